@@ -1,4 +1,4 @@
-// The schedules of golden_programs.txt by the names that it gives them, and small programs written out.
+// The schedules of golden_programs.txt by the names in that file, and the lines of the file.
 #pragma once
 
 #include <cstdint>

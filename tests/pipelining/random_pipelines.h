@@ -1,4 +1,4 @@
-// Random pipelines and costs, for properties.
+// Random pipelines and costs for property tests.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace d9d::test {
 
-// Any schedule that trains, of 1 to 4 stages a rank where it may choose.
+// Any schedule that trains, with 1 to 4 stages a rank if the schedule allows several numbers.
 [[nodiscard]] rc::Gen<PipelineScheduleConfig> random_schedule();
 
 // Computations of any schedule, 1 to 5 ranks, 1 to 14 microbatches (as many as the schedule needs at least).

@@ -13,7 +13,8 @@ bool trains(const Simulation& run) {
                              [](const ComputeSpan& span) { return !holds<ForwardAction>(span.action); });
 }
 
-// Changes at one time are applied together: bytes that are dropped then do not count together with those that are added.
+// Changes at one time are applied together: bytes that are dropped then do not count together with bytes that are
+// added.
 enum Turn : std::size_t { kDrop, kAdd };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Composed computations on a GPU: that they run at the same time, and that the memory which they pass on or free is not
-// written meanwhile. Each backward beside a forward is held by its stream until that forward has ended on the device,
-// after memory has been filled with NaN that the allocator took back meanwhile.
+// Composed computations on a GPU run at the same time, and memory that they pass on or free is not overwritten while it
+// is read. The stream of each backward that is composed with a forward is blocked until that forward has ended on the
+// device. Before its end the forward fills all memory that the allocator has got back meanwhile with NaN.
 #include <chrono>
 #include <limits>
 #include <memory>
@@ -52,11 +52,11 @@ PipelineSchedule one_after_the_other() {
   return schedule;
 }
 
-// What both stages share.
+// State that both stages share.
 struct Held {
   bool holds = false;
-  std::set<ComputeAction> backwards = {};               // beside a forward
-  std::vector<std::unique_ptr<StreamGate>> gates = {};  // of those that have begun
+  std::set<ComputeAction> backwards = {};               // those composed with a forward
+  std::vector<std::unique_ptr<StreamGate>> gates = {};  // of the backwards that have begun
   std::vector<bool> has_ended = {};                     // whether the forward ended while its backward was held
   std::optional<ComputeAction> thrower = {};            // a forward that throws
   bool is_held() const { return gates.size() > has_ended.size(); }
@@ -106,7 +106,7 @@ class HeldStage final : public ToyStage {
 struct OneGpu {
   explicit OneGpu(PipelineSchedule schedule) : executor(context, std::move(schedule)) {
     for (const auto& [forward, backward] : pairs_of_dual_pipe_v()) held.backwards.insert(backward.action);
-    run();  // all memory is there and the kernels are loaded, for which the device might wait
+    run();  // allocates memory and loads kernels, which may make the device wait
     clear();
   }
   void run() { executor.run({&first, &second}, kNumMicrobatches); }
@@ -124,7 +124,7 @@ struct OneGpu {
 
 class ComposedCuda : public GpuTest {};
 
-// Were a pair to run in a row, its forward would not end while its backward is held.
+// If a pair ran one after the other, its forward would not end while its backward is blocked.
 TEST_F(ComposedCuda, Run_at_once_whichever_lane_the_backward_is_in) {
   const auto pairs = pairs_of_dual_pipe_v();
   std::set<std::int64_t> lanes;
@@ -151,7 +151,7 @@ TEST_F(ComposedCuda, Are_measured_at_the_same_time) {
   const StageSample of_first{.device = kGpu, .num_repeats = 2};
   const StageSample of_second{.arrived = arrived, .is_last = true, .device = kGpu};
   rank.held.backwards = {BackwardAction{{0}, {0}}};
-  for (const bool holds : {false, true}) {  // the first for memory and kernels
+  for (const bool holds : {false, true}) {  // the first run allocates memory and loads kernels
     rank.held.holds = holds;
     EXPECT_GT(measure_composed({rank.second, of_second}, {rank.first, of_first}, &lanes), 0);
   }
@@ -175,7 +175,7 @@ TEST_F(ComposedCuda, Give_the_bits_of_one_after_the_other) {
   }
 }
 
-// Unwinding frees memory that the backward still uses: what runs afterwards must not be ahead of it.
+// Unwinding frees memory that the backward still uses: work after it must wait for the backward.
 TEST_F(ComposedCuda, Wait_for_a_backward_when_the_forward_beside_it_throws) {
   for (const auto& [forward, backward] : pairs_of_dual_pipe_v()) {
     SCOPED_TRACE(to_text(forward.action));

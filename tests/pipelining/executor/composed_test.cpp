@@ -1,4 +1,4 @@
-// Computations that a program composes, where they run one after the other: their order, and that of their messages.
+// Composed computations where they run one after the other: their order, and the order of their messages.
 #include <algorithm>
 #include <chrono>
 #include <future>
@@ -44,8 +44,8 @@ TEST(Composed, Run_in_the_order_of_the_program) {
   });
 }
 
-// The program of rank 0 has "0F3|3B1 0SEND_F3": the backward ends when rank 1 has begun the forward that needs the
-// message.
+// The program of rank 0 contains "0F3|3B1 0SEND_F3": the backward only ends when rank 1 has begun the forward that
+// needs the message.
 TEST(Composed, A_forward_is_sent_before_the_backward_beside_it) {
   std::promise<void> begun;
   run_ranks(RankBackend::kThreads, 2, [&](World& world) {

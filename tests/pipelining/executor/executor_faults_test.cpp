@@ -1,4 +1,4 @@
-// What the ranks of a pipeline say when one of them fails, expects something else, or does not come.
+// The errors on the ranks of a pipeline when one of them fails, expects something else, or does not take part.
 #include <future>
 #include <thread>
 
@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What each of the ranks throws; empty: nothing.
+// The text of the exception that each rank throws; empty if it throws none.
 std::vector<std::string> errors_of(const Setting& setting, const std::function<void(World&)>& body) {
   std::vector<std::string> errors(static_cast<std::size_t>(setting.num_ranks));
   try {
@@ -28,7 +28,7 @@ std::vector<std::string> errors_of(const Setting& setting, const std::function<v
         throw;
       }
     });
-  } catch (const std::exception&) {  // is among them
+  } catch (const std::exception&) {  // it is one of `errors`
   }
   return errors;
 }
@@ -68,7 +68,8 @@ struct OtherTransfer : ToyStage {
   }
 };
 
-// What an I has left, its weights' gradients do not get, in this step or the next.
+// The products that an I has deferred are never added to the gradients of the weights, neither in this step nor in the
+// next.
 TEST(ExecutorSplitBackward, A_step_that_ends_between_the_halves_leaves_nothing_behind) {
   run_ranks(RankBackend::kThreads, 1, [&](World& world) {
     const PipelineSchedule schedule{
@@ -145,7 +146,7 @@ TEST_P(ExecutorFaults, Different_numbers_of_microbatches_are_refused_on_all_rank
   }
 }
 
-// As where each rank orders by what it has measured itself.
+// This happens if each rank orders computations by its own measurements.
 TEST_P(ExecutorFaults, A_schedule_of_ones_own_that_gives_ranks_different_programs_is_refused_on_all_ranks) {
   const auto errors = errors_of(GetParam(), [&](World& world) {
     const DistContext context = context_of(world);

@@ -1,6 +1,6 @@
-// How long the ranks of a pipeline are idle, which is what the simulator says. Each rank carries a clock that computing
-// moves on by the time that its stage takes, and a message carries the clock of who made it. So the executor's own
-// order and waits decide, and nothing else that the machine does.
+// The bubble fraction of a run is the one that the simulator predicts. Each rank has a clock that a computation
+// advances by the time of its stage, and a message carries the clock of its sender. So the result depends only on the
+// order and the waits of the executor, and not on the machine.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -23,7 +23,7 @@
 namespace d9d::idle_ranks_test {
 namespace {
 
-// Of a rank.
+// The clock of a rank.
 struct RankClock {
   double now = 0;
   double busy = 0;
@@ -42,8 +42,8 @@ struct TimedStageState {
 at::Tensor message(const RankClock& clock) { return at::full({1}, clock.now, at::kDouble); }
 void wait_for(RankClock& clock, const at::Tensor& message) { clock.now = std::max(clock.now, message.item<double>()); }
 
-// Values of activations and of their gradients are the times at which they were made. The gradient of the weight may be
-// computed later, as a split backward does; otherwise it is computed before backward() returns.
+// The values of activations and of their gradients are the times at which they were computed. The gradient of the
+// weight may be computed later, as in a split backward; otherwise it is computed before backward() returns.
 struct Timed : torch::autograd::Function<Timed> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& /*weight*/, TimedStageState* stage) {
@@ -79,7 +79,7 @@ class TimedStage final : public PipelineStage {
   std::vector<at::Tensor> forward(MicrobatchIndex, const std::vector<at::Tensor>& arrived, bool) override {
     const at::Tensor input = arrived.empty() ? at::zeros({1}, at::kDouble).requires_grad_() : arrived.front();
     const at::Tensor made = Timed::apply(input, weight_, &state_);
-    return {is_last_ ? made.sum() * 0 : made};  // the gradient of the loss is there from the beginning
+    return {is_last_ ? made.sum() * 0 : made};  // the gradient of the loss is available from the beginning
   }
   std::vector<at::Tensor> weights() const override { return {weight_}; }
 
@@ -89,7 +89,7 @@ class TimedStage final : public PipelineStage {
   at::Tensor weight_ = at::ones({}, at::kDouble).requires_grad_();
 };
 
-// Unequal from stage to stage, as those of models are. Their sums have no rounding.
+// Costs that differ from stage to stage, as those of models do. Their sums are exact.
 PipelineCosts unequal_costs(std::int64_t num_stages) {
   PipelineCosts costs;
   for (std::int64_t i = 0; i < num_stages; ++i) {
@@ -101,7 +101,8 @@ PipelineCosts unequal_costs(std::int64_t num_stages) {
   return costs;
 }
 
-// The share of the ranks' time in which they do not compute, from the first computation to the last.
+// The bubble fraction: the share of the ranks' time in which they do not compute, from the first computation to the
+// last.
 double idle_share(const PipelineSchedule& schedule, std::int64_t num_ranks, std::int64_t num_microbatches,
                   const PipelineCosts& costs) {
   double share = 0;

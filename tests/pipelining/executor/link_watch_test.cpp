@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 constexpr std::chrono::seconds kFar{20};  // far more than any of this takes
 
-// That says itself that it has failed, as one of a device does.
+// A communicator that reports its failure itself, as that of a device does.
 struct Abortable : ForwardingCommunicator {
   using ForwardingCommunicator::ForwardingCommunicator;
   void abort(const std::string& /*reason*/) override { has_failed_ = true; }
@@ -30,7 +30,7 @@ struct Abortable : ForwardingCommunicator {
   std::atomic<bool> has_failed_ = false;
 };
 
-// Two ranks, of which the test is the first.
+// A job of two ranks; the test is the first.
 struct AbortingBackend final : CommunicatorBackend {
   explicit AbortingBackend(std::function<void(const std::string&)> on_abort) : abort_job(std::move(on_abort)) {}
   std::int64_t rank() const override { return 0; }
@@ -45,7 +45,7 @@ struct AbortingBackend final : CommunicatorBackend {
   const std::function<void(const std::string&)> abort_job;
 };
 
-// As NCCL's abort, which waits for the device.
+// The abort waits for the end of the waits, as NCCL's abort waits for the device.
 TEST(LinkWatch, Ends_waits_while_the_job_is_being_aborted) {
   std::shared_ptr<Communicator> ranks;
   std::latch ended(1), aborted(1);
@@ -78,7 +78,7 @@ struct LinkWatchOfAPair : ::testing::Test {
   LinkWatch watch{world};
 };
 
-// The host queues a wait long before the device comes to it.
+// The host queues a wait long before the stream of the device reaches it.
 TEST_F(LinkWatchOfAPair, Counts_from_when_the_stream_has_come_to_the_wait) {
   watch.add_link(&watch, ranks, [] {});
   std::atomic<bool> is_reached = false;

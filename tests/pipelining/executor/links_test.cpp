@@ -1,5 +1,5 @@
-// What links between ranks keep, refuse and leave behind: over copies and words of threads, and between GPUs, whose
-// hosts run ahead of them.
+// What links between ranks keep in memory, what they reject, and what they leave after a failure. The ranks are
+// threads, which use copies and flags, or GPUs, whose hosts run ahead of them.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -49,7 +49,7 @@ class Flag {
   std::shared_ptr<SharedFile> file_;
 };
 
-// What this process holds back until it is opened, or dropped: the current stream of a GPU.
+// Blocks the current stream of a GPU until it is opened or destroyed; does nothing on a CPU.
 class Held {
  public:
   explicit Held(at::Device device) {
@@ -127,7 +127,7 @@ TEST_P(Links, Give_the_memory_of_inboxes_back) {
   });
 }
 
-// The receiver takes nothing before the sender's host has queued all.
+// The receiver receives nothing before the sender's host has queued all messages.
 TEST_P(Links, Keep_no_more_of_what_is_sent_than_slots) {
   if (!are_gpus()) GTEST_SKIP() << "of GPUs, whose hosts run ahead";
   on_ranks([](World& world) {
@@ -144,7 +144,7 @@ TEST_P(Links, Keep_no_more_of_what_is_sent_than_slots) {
       const at::Tensor received = links.receive(message(0, i), {like}).front();
       return at::stack({received.min(), received.max()});
     };
-    begin_step();  // a first message, which loads kernels and opens communicators: both wait for the device and the peer
+    begin_step();  // the first message loads kernels and opens communicators, which waits for the device and the peer
     if (world.rank() == 0) {
       send(0);
     } else {
@@ -174,7 +174,7 @@ TEST_P(Links, Keep_no_more_of_what_is_sent_than_slots) {
   });
 }
 
-// Announces other rows for the message that arrives, and computes with them.
+// Announces another number of rows for its input, and computes with that number.
 struct OtherRows : ToyStage {
   using ToyStage::ToyStage;
   std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary boundary) const override {
@@ -185,7 +185,7 @@ struct OtherRows : ToyStage {
   bool is_other = false;
 };
 
-// As where each rank pads by its own samples. On CPUs all ranks of the pipeline compare before each step.
+// This happens if each rank pads by its own samples. On CPUs all ranks of the pipeline compare before each step.
 TEST_P(Links, Refuse_transfers_that_differ_in_a_later_step_before_anything_is_trained) {
   if (!are_copies()) GTEST_SKIP() << "NCCL does not tell how long a message is";
   on_ranks([](World& world) {
@@ -228,7 +228,7 @@ TEST_P(Links, Refuse_on_both_ranks_what_only_one_takes_for_longer) {
   });
 }
 
-// Messages wait for slots that nobody frees any more.
+// Messages wait for receive buffers that nobody frees any more.
 TEST_P(Links, Of_a_step_that_a_program_catches_end_at_once_and_run_no_other) {
   if (!are_gpus()) GTEST_SKIP() << "of GPUs, whose streams wait";
   on_ranks([](World& world) {
@@ -269,7 +269,7 @@ TEST_P(Links, Of_a_step_that_a_program_catches_end_at_once_and_run_no_other) {
   });
 }
 
-// The host of the second rank waits for values, and gets any when the stream's wait is ended.
+// The host of the second rank waits for values, and gets arbitrary ones when the wait of the stream is ended.
 TEST_P(Links, Tell_the_failure_of_a_rank_and_not_what_arrives_after_it) {
   if (!are_gpus()) GTEST_SKIP() << "of GPUs, whose streams go on";
   on_ranks([](World& world) {

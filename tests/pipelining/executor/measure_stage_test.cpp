@@ -1,4 +1,4 @@
-// What is measured of a stage is what a run of the executor computes and keeps.
+// The measured costs of a stage are those of a run of the executor: the same computations, and the same memory.
 #include "d9d/pipelining/executor/measure_stage.h"
 
 #include <array>
@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t kNumStages = 3;
 const ToyShape kShape{.num_stages = kNumStages, .num_microbatches = 4};
 
-// What arrives at a stage, of microbatch 0.
+// The inputs of a stage for microbatch 0.
 std::vector<at::Tensor> arrived_at(const ToyNetwork& network, std::int64_t stage) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> leaves;
@@ -38,7 +38,7 @@ StageCosts measured(std::int64_t index) {
   return measure_stage(stage, sample_of(network, index));
 }
 
-// F of a microbatch, then I, and W of both at the end; or all F, then all B. Each stage on a rank of its own.
+// F and I of each microbatch, then all W; or all F, then all B. Each rank has one stage.
 PipelineSchedule schedule_that(bool splits) {
   return {.name = "measured",
           .placement = [](std::int64_t num_ranks) { return StagePlacement::loop(num_ranks, 1); },
@@ -58,7 +58,7 @@ PipelineSchedule schedule_that(bool splits) {
               }};
 }
 
-// What each stage keeps of microbatch 0 when it begins the forward of microbatch 1.
+// The bytes that each stage keeps of microbatch 0 when it begins the forward of microbatch 1.
 std::vector<std::int64_t> kept_in_run(bool splits) {
   std::vector<std::int64_t> kept(kNumStages);
   run_ranks(RankBackend::kThreads, kNumStages, [&](World& world) {
@@ -70,7 +70,7 @@ std::vector<std::int64_t> kept_in_run(bool splits) {
     std::vector<std::int64_t> at_forward;
     stage.on_forward = [&](StageIndex, MicrobatchIndex) { at_forward.push_back(allocated.now()); };
     executor.run({&stage}, kShape.num_microbatches);
-    // Each has arrived before its forward, and counts.
+    // A message is received before its forward begins, so its bytes are included.
     const auto bytes_of = [&](std::int64_t microbatch) {
       return world.rank() == 0 ? 0 : message_bytes(stage.transfer({microbatch}, StageBoundary::kIncoming));
     };
@@ -155,7 +155,7 @@ TEST(MeasureLinks, Each_rank_but_the_last_measures_the_link_to_the_next) {
   for (const RankBackend backend : {RankBackend::kThreads, RankBackend::kGloo}) {
     run_ranks(backend, 3, [&](World& world) {
       const DistContext context = context_of(world);
-      const auto transfer = [](std::int64_t rank) {  // another one a link
+      const auto transfer = [](std::int64_t rank) {  // differs from link to link
         return std::vector{at::empty({rank + 1, 7}, at::TensorOptions(at::kMeta).dtype(at::kDouble)),
                            at::empty({3}, at::TensorOptions(at::kMeta).dtype(at::kLong))};
       };
@@ -165,7 +165,7 @@ TEST(MeasureLinks, Each_rank_but_the_last_measures_the_link_to_the_next) {
       const LinkCosts costs = measure_links(context, {}, sample);
       EXPECT_EQ(costs.latency > 0, world.rank() < 2);
       EXPECT_GE(costs.time, 0);
-      PipelineExecutor executor(context, schedule_that(false));  // links can be made again
+      PipelineExecutor executor(context, schedule_that(false));  // links can be opened again
       const ToyNetwork network(kShape);
       ToyStage stage(network, {world.rank()});
       executor.run({&stage}, kShape.num_microbatches);

@@ -130,7 +130,7 @@ TEST_P(Executor, Keeps_as_many_microbatches_as_the_validator_says) {
       std::int64_t most = 0;
       for (const auto& stage : part.stages) {
         stage->on_forward = [&](StageIndex, MicrobatchIndex) {
-          std::int64_t num_live = 1;  // the one that begins
+          std::int64_t num_live = 1;  // the microbatch that begins
           for (const auto& each : part.stages) num_live += each->num_live();
           most = std::max(most, num_live);
         };
@@ -142,7 +142,7 @@ TEST_P(Executor, Keeps_as_many_microbatches_as_the_validator_says) {
   }
 }
 
-// A schedule of one's own: backwards in the order of forwards.
+// A custom schedule: backwards in the order of forwards.
 TEST_P(Executor, Runs_a_schedule_of_ones_own) {
   const PipelineSchedule schedule{
       .name = "first in, first out",
@@ -184,7 +184,7 @@ TEST(ExecutorPrograms, Written_by_hand_run) {
 
 void pause(std::int64_t seed) {
   std::mt19937 random(static_cast<std::uint32_t>(seed));
-  std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500));  // another order of events, no waiting
+  std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500));  // changes the order of events, waits for none
 }
 
 struct SlowCommunicator : ForwardingCommunicator {

@@ -1,8 +1,8 @@
-// What each rank of a step keeps at most is what the simulation of its program says, of costs that were measured.
+// The peak memory of each rank in a step is what the simulation of its program predicts from measured costs.
 //
-// Counted is what the executor, its links, the stages and autograd allocate on the rank's thread in a step after the
-// first, temporaries of computations and messages that wait included. Not counted: weights and their gradients, and
-// inboxes, which are there before.
+// The peak counts what the executor, its links, the stages and autograd allocate on the rank's thread in a step after
+// the first, including temporaries of computations and waiting messages. It does not count weights, their gradients and
+// inboxes, which are allocated before.
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -26,9 +26,9 @@ namespace {
 
 constexpr std::int64_t kNumMicrobatches = 8, kNumLayers = 96, kRows = 64, kWidth = 8;
 
-// Layers y = tanh(sin(... x w)), so many that temporaries of one of them hardly count. W needs two tensors of each, B
-// one and another for each sine: of some stages a microbatch keeps more before I, of others after it. What is handed on
-// is a sixteenth of what a layer makes.
+// Layers y = tanh(sin(... x w)), so many that the temporaries of one layer hardly count. W needs two tensors of each
+// layer, B needs one and another for each sine: on some stages a microbatch keeps more before I, on others after it.
+// The output of a stage is a sixteenth of a layer's output.
 class DeepStage final : public PipelineStage {
  public:
   DeepStage(StageIndex index, std::int64_t num_stages)
@@ -61,7 +61,7 @@ class DeepStage final : public PipelineStage {
   std::vector<at::Tensor> weights_;
 };
 
-// As auto measures them; times, on which what a rank keeps does not depend, are units.
+// Costs as the auto schedule measures them. Times are units, since the memory of a rank does not depend on them.
 PipelineCosts measured(std::int64_t num_stages) {
   PipelineCosts costs;
   for (std::int64_t i = 0; i < num_stages; ++i) {
@@ -126,7 +126,7 @@ TEST(StepMemory, Goes_back_after_steps_of_any_number_of_microbatches_whose_progr
   run_ranks(RankBackend::kThreads, kNumRanks, [&](World& world) {
     const DistContext context = context_of(world);
     Part part(context, schedule, {});
-    part.run(kNumKinds);  // gradients have their memory afterwards
+    part.run(kNumKinds);  // allocates the gradients
     const MemoryPeak memory;
     for (std::int64_t step = 0; step < kNumSteps; ++step) {
       part.run(1 + (step * 3) % kNumKinds);
@@ -136,13 +136,14 @@ TEST(StepMemory, Goes_back_after_steps_of_any_number_of_microbatches_whose_progr
   EXPECT_EQ(num_built, kNumRanks * kNumRanks * kNumKinds);
 }
 
-// Inboxes grow with the longest message so far, in place of the ones before, and stay where messages are shorter again.
+// An inbox grows to the longest message so far, in place of the previous inbox, and keeps its size when messages are
+// shorter again.
 TEST(StepMemory, Of_growing_messages_and_any_number_of_microbatches_is_that_of_the_longest) {
   constexpr std::int64_t kNumRanks = 2, kNumSteps = 100, kMostMicrobatches = 6, kLongest = 4000;
   const PipelineSchedule schedule = schedule_of(OneFOneBScheduleConfig{.num_stages_per_rank = 2, .zero_bubble = true});
   run_ranks(RankBackend::kThreads, kNumRanks, [&](World& world) {
     const DistContext context = context_of(world);
-    const auto prepared = [&] {  // gradients have their memory
+    const auto prepared = [&] {  // with allocated gradients
       auto part = std::make_unique<Part>(context, schedule, ToyShape{});
       part->run(kMostMicrobatches);
       return part;

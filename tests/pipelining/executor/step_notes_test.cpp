@@ -53,7 +53,7 @@ TEST(StepNotes, That_differ_behind_what_a_note_holds_are_refused) {
               ThrowsMessage<StateError>(AllOf(HasSubstr("xxx ..."), Not(HasSubstr("1 on")))));
 }
 
-// A rank is at most one step ahead: what the other still reads stays.
+// A rank is at most one step ahead, so it does not overwrite a note that the other rank still reads.
 TEST(StepNotes, Are_read_whole_whoever_is_ahead) {
   constexpr int kNumSteps = 2000;
   TwoRanks ranks;

@@ -1,4 +1,4 @@
-// A rank's part of a toy network, what it must compute and in which order, and where the ranks run.
+// A rank's part of a toy network, checks of its gradients and of its order, and the settings in which ranks run.
 //
 // Example
 //   run_ranks(setting.backend, setting.num_ranks, [&](World& world) {
@@ -55,7 +55,7 @@ struct Part {
   std::vector<std::unique_ptr<ToyStage>> stages;
 };
 
-// Gradients of a layer are summed over microbatches in another order than on one rank.
+// Tolerance: the gradients of a layer are summed over microbatches in another order than on one rank.
 inline constexpr double kRounding = 1e-13;
 
 inline void expect_gradients_of_one_piece(const Part& part) {
@@ -72,8 +72,8 @@ inline void expect_gradients_of_one_piece(const Part& part) {
   }
 }
 
-// Composed computations one after the other, as the host issues them on a GPU: the backward first, whose microbatch is
-// gone when the forward begins.
+// Splits composed computations into single ones in the order in which the host issues them on a GPU: the backward
+// first, so that its microbatch is no longer live when the forward begins.
 inline RankProgram as_issued(const RankProgram& program) {
   RankProgram issued;
   for (const Action& action : program) {
@@ -95,8 +95,8 @@ struct Setting {
   [[nodiscard]] StageLinksConfig links(std::int64_t num_slots = 2) const {
     return {.num_inbox_slots = num_slots, .method = messages};
   }
-  // Over all forwards, how many outputs of earlier ones may still be there. Gloo reads the memory of the last message
-  // until the receiver has it; copy engines read as many as there are slots.
+  // The number of outputs of earlier forwards that may still exist, summed over all forwards. Gloo reads the memory of
+  // the last message until the receiver has it; copy engines read as many messages as there are receive buffers.
   [[nodiscard]] std::int64_t num_kept(std::int64_t num_microbatches, std::int64_t num_slots = 2) const {
     const bool are_copied = backend == RankBackend::kNccl && messages == ExchangeMethod::kCopyEngine;
     const std::int64_t at_once = are_copied ? num_slots : backend == RankBackend::kGloo ? 1 : 0;

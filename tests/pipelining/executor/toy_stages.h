@@ -1,7 +1,7 @@
-// Stages of a small network in float64, and the same network in one piece: each layer y = tanh(x w) + x / 2, then the
-// mean of the squares, weighted. The second tensor of a transfer is the sum of a term of each layer (a scalar, as an
-// auxiliary loss), the third whole numbers. Stages leave their weights' gradients to W; those of the network in one
-// piece are autograd's.
+// Stages of a small network in float64, and the same network in one piece: each layer is y = tanh(x w) + x / 2, the
+// loss is the weighted mean of the squares. The second tensor of a transfer is a scalar, the sum of one term of each
+// layer (like an auxiliary loss); the third tensor holds whole numbers. Stages defer the gradients of their weights to
+// W; in the network in one piece autograd computes them.
 //
 // Example
 //   ToyNetwork network({.num_stages = 4, .num_microbatches = 8});
@@ -52,7 +52,7 @@ class ToyNetwork {
     }
   }
 
-  // Microbatches have 1, 2, 3, 1, 2, ... rows, and num_more_rows.
+  // Microbatches have 1, 2, 3, 1, 2, ... rows, plus num_more_rows.
   [[nodiscard]] std::int64_t num_rows(std::int64_t microbatch) const { return 1 + microbatch % 3 + num_more_rows; }
   [[nodiscard]] at::Tensor input(std::int64_t microbatch) const {
     return toy_values(microbatch, num_rows(microbatch), kToyWidth, shape.device);
@@ -86,7 +86,7 @@ class ToyNetwork {
   std::int64_t num_more_rows = 0;  // may change between steps; num_rows() must not be kToyWidth
 };
 
-// x w, whose gradient of w may wait.
+// The product x w; the gradient of w may be deferred.
 struct ToyProduct : torch::autograd::Function<ToyProduct> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& w) {
     context->save_for_backward({x, w});
@@ -127,7 +127,7 @@ class ToyStage : public PipelineStage {
     if (backward_follows) followed_ = microbatch;
     for (const auto& each : made_) num_kept += each.expired() ? 0 : 1;
     const bool is_first = arrived.empty();
-    // Memory of the stage's own: Gloo keeps that of a message for longer.
+    // * 1 makes a copy that the stage owns: Gloo keeps the memory of a message for longer.
     const at::Tensor in = (is_first ? network_.input(microbatch.value) : arrived[0]) * 1;
     const at::Tensor activated = at::tanh(ToyProduct::apply(in, weight()));
     const at::Tensor x = activated + in / 2;
@@ -152,7 +152,8 @@ class ToyStage : public PipelineStage {
 
   std::vector<at::Tensor> weights() const override { return {weight()}; }
 
-  // Weights' gradients are sums over rows, which are not as many as columns.
+  // Products for gradients of weights are sums over rows. They are told from other products by the length of the sum:
+  // the number of rows is not kToyWidth.
   void backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                 const std::function<void()>& compute) override {
     if (on_backward) on_backward(index_, microbatch, part);
@@ -172,7 +173,7 @@ class ToyStage : public PipelineStage {
     D9D_CHECK(part != BackwardPart::kWeight || of_inputs == 0, StateError, of_inputs, " products of inputs in W");
   }
 
-  // Of how many microbatches the input is kept: of those that have run F, and not yet B or W.
+  // The number of microbatches whose input is kept: those that have run F, and not yet B or W.
   [[nodiscard]] std::int64_t num_live() const {
     return std::ranges::count_if(inputs_, [](const auto& each) { return !is_free(each.second); });
   }
@@ -180,9 +181,9 @@ class ToyStage : public PipelineStage {
   std::function<void(StageIndex, MicrobatchIndex)> on_forward;
   std::function<void(StageIndex, MicrobatchIndex, BackwardPart)> on_backward;
   std::vector<at::Tensor> outputs = {};  // of the last stage
-  std::int64_t num_kept = 0;             // outputs that were still there in later forwards
-  std::int64_t num_complete = 0;         // B and W
-  bool is_complete = false;              // whether the last of them was the step's
+  std::int64_t num_kept = 0;             // outputs that still existed in later forwards
+  std::int64_t num_complete = 0;         // number of B and W
+  bool is_complete = false;              // is_last of the latest backward()
 
  private:
   using Memory = c10::weak_intrusive_ptr<c10::StorageImpl>;

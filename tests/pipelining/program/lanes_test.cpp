@@ -1,4 +1,4 @@
-// Which stream each computation of a program takes: the plan alone says it.
+// The stream of each computation of a program. The plan alone decides it.
 #include <map>
 #include <set>
 #include <utility>

@@ -102,7 +102,7 @@ TEST(Validate, Live_microbatches_stay_below_the_limit) {
               HasSubstr("(0F3: stage 0, microbatch 3): expected at most 3 live microbatches, got 4"));
 }
 
-// Whether the waits have a circle, as a graph: what must come before what.
+// Whether the waits have a circle, by a graph of which action must come before which.
 bool has_circle(const PipelineProgram& program, std::int64_t num_slots) {
   std::map<std::pair<std::size_t, std::size_t>, std::vector<std::pair<std::size_t, std::size_t>>> after;
   std::map<std::pair<std::size_t, std::size_t>, int> num_before;
@@ -155,7 +155,7 @@ TEST(Validate, Finds_exactly_the_circles_of_the_graph_of_waits) {
   }));
 }
 
-// Planted faults. Each returns false where the program has no place for it.
+// Functions that add a fault to a program. Each returns false if the program has no place for it.
 using Fault = bool (*)(PipelineProgram&, std::size_t rank, std::size_t position);
 
 bool drop(PipelineProgram& program, std::size_t rank, std::size_t position) {
@@ -247,7 +247,7 @@ TEST(Validate, Finds_every_planted_fault) {
       const std::size_t length = program.ranks[rank].size();
       const auto first = *rc::gen::inRange<std::size_t>(0, length);
       const auto before = program;
-      for (std::size_t i = 0; i < length && program == before; ++i) {  // the next place that has one for the fault
+      for (std::size_t i = 0; i < length && program == before; ++i) {  // tries the next place if the fault does not fit
         if (!fault(program, rank, (first + i) % length)) program = before;
       }
       if (program == before) return;

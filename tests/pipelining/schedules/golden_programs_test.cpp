@@ -1,4 +1,4 @@
-// Against programs that Python d9d made.
+// Compares programs with those of Python d9d.
 #include <cstdio>
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ std::string hash_of(const std::string& text) {
   return digits;
 }
 
-// Both hashes of a line, or the one that stands for both.
+// A line has two hashes for each rank, of computations and of the program, or one that stands for both.
 std::string computations_hash(const std::string& hashes) { return hashes.substr(0, 16); }
 std::string program_hash(const std::string& hashes) { return hashes.substr(hashes.size() - 16); }
 

@@ -52,7 +52,7 @@ TEST(PipelineSchedule, Any_number_of_ranks_stages_and_microbatches_is_valid_and_
   }
 }
 
-// What holds a run up is not known before it: placed for some costs, a program must not hang with others.
+// Delays of a run are not known in advance: a program with messages placed for some costs must not hang with others.
 TEST(PipelineSchedule, Messages_placed_for_any_costs_cannot_hang) {
   EXPECT_TRUE(rc::check([] {
     const auto pipeline = *test::random_pipeline();

@@ -45,7 +45,7 @@ struct Tried {
   double peak;
 };
 
-// Every schedule, V and M, with stages summed here.
+// Tries every schedule, V and M; sums the costs of layers to those of stages itself.
 std::vector<Tried> try_all(const ScheduleRequest& request) {
   std::vector<Tried> tried;
   for (const auto& option : request.microbatches) {
@@ -159,7 +159,7 @@ TEST(ChooseSchedule, Balances_measured_stages_by_their_layers_in_shares_of_what_
                           .microbatches = {{.count = 16, .model = {.layers = std::vector(14, layer), .post = head}}},
                           .schedules = {OneFOneBScheduleConfig{1, true}}};
   const auto of_model = choose_schedule(request);
-  EXPECT_FALSE(choose_schedule(with_measured_stages(request, {4})).balanced.has_value());  // no layers are known
+  EXPECT_FALSE(choose_schedule(with_measured_stages(request, {4})).balanced.has_value());  // no costs of layers
   auto& option = request.microbatches.front();
   option.stages[4] = stage_costs(option.model, 4, 0, 0);
   for (StageCosts& stage : option.stages[4]) {  // half as fast as the model says
@@ -173,7 +173,7 @@ TEST(ChooseSchedule, Balances_measured_stages_by_their_layers_in_shares_of_what_
 }
 
 TEST(ChooseSchedule, A_bound_on_memory_changes_the_choice_and_says_so) {
-  // With activation checkpointing what W needs is more than what B needs.
+  // With activation checkpointing more memory is kept for W than for B.
   const StageCosts layer{.activation_bytes = 1, .deferred_bytes = 2};
   ScheduleRequest request{.num_ranks = 4, .microbatches = {{.count = 8, .model = {.layers = std::vector(16, layer)}}}};
   const auto free = choose_schedule(request);
@@ -205,7 +205,7 @@ TEST(ChooseSchedule, Does_not_lay_out_as_a_V_what_has_ends_too_large_for_one_ran
   };
   const ScheduleChoice small = chosen(0, 20);
   EXPECT_EQ(name_of(small.best), "zero_bubble_v");
-  EXPECT_EQ(small.best.peak_bytes, 8 + 2);  // of microbatches, and two layers
+  EXPECT_EQ(small.best.peak_bytes, 8 + 2);  // microbatches, and two layers
   const ScheduleChoice fitting = chosen(100, 220);
   EXPECT_EQ(name_of(fitting.best), "zero_bubble_v");
   EXPECT_EQ(fitting.best.peak_bytes, 8 + 2 + 100 + 100);

@@ -65,7 +65,7 @@ TEST(RankPlan, Computes_each_pass_in_order_and_says_which_one_completes_a_stage)
         std::vector<ComputeAction> parts;
         for (const auto& [action, is_last, backward_follows, lane] : std::get<std::vector<PlannedCompute>>(step)) {
           const auto key = std::pair(stage_of(action), microbatch_of(action));
-          RC_ASSERT(!is_complete[stage_of(action)]);  // nothing of the stage follows its last
+          RC_ASSERT(!is_complete[stage_of(action)]);  // nothing of a stage follows its last backward
           if (holds<ForwardAction>(action)) RC_ASSERT(held.insert(key).second);
           RC_ASSERT(held.contains(key));
           most = std::max(most, std::ssize(held));
@@ -121,7 +121,7 @@ std::string followed(const PipelineProgram& program, std::int64_t rank) {
 
 TEST(RankPlan, Says_which_forwards_the_backward_follows) {
   EXPECT_EQ(followed(parse_program("r0: 0F0 0F1 0B1 0F2 0I2 0F3 0W2 0B3 0B0\n"), 0), "0F1 0F2 ");
-  EXPECT_EQ(followed(parse_program("r0: 0F0 0F1|0B0 0F2|0B1 0B2\n"), 0), "");  // what is composed runs in between
+  EXPECT_EQ(followed(parse_program("r0: 0F0 0F1|0B0 0F2|0B1 0B2\n"), 0), "");  // composed computations run in between
   EXPECT_EQ(followed(parse_program("r0: 0F0 1F0 1B0 0B0\n"), 0), "1F0 ");      // of two stages
   EXPECT_EQ(followed(place_messages(test::golden_computations("gpipe", 2, 4)), 1), "1F3 ");
   EXPECT_EQ(followed(place_messages(test::golden_computations("1f1b", 2, 4)), 1), "1F0 1F1 1F2 1F3 ");

@@ -24,7 +24,7 @@ struct Row {
   const char* schedule;
   double makespan;          // computed in the order of Python d9d, with free messages
   double one_channel;       // the same, with the messages of Python d9d in one channel a rank
-  double rendezvous;        // with ours in one channel a rank
+  double rendezvous;        // with the messages of place_messages() in one channel a rank
   std::int64_t peak_rank0;  // live microbatches of the first rank
 };
 
@@ -75,7 +75,7 @@ const std::vector<Table>& tables() {
   return kTables;
 }
 
-// Bubble fractions of unit costs that the same table gives, by makespan and time of computation.
+// The bubble fraction that the table implies for unit costs, by its makespan and the time of computation.
 double expected_idle(const Row& row, double busy) { return 1 - busy / row.makespan; }
 
 TEST(Simulate, Unit_costs_give_the_makespans_bubbles_and_peaks_of_the_table) {
@@ -145,7 +145,7 @@ TEST(Simulate, Zero_bubble_schedules_wait_only_while_the_pipeline_fills) {
   }
 }
 
-// Times by relaxation: every constraint is applied to all computations until nothing moves.
+// Computes times by relaxation: applies every constraint to all computations until no time changes.
 double relaxed_makespan(const PipelineProgram& program, const PipelineCosts& costs) {
   const std::int64_t num_stages = program.stages.num_stages();
   std::map<Transfer, double> made;
@@ -202,7 +202,7 @@ TEST(Simulate, Our_placement_is_never_slower_than_the_sweep) {
            {std::optional<std::int64_t>(), std::optional<std::int64_t>(1), std::optional<std::int64_t>(2)}) {
         const SimulationOptions options{.costs = costs, .num_inbox_slots = num_slots};
         const double of_sweep = simulate(sweep, options).makespan;
-        for (const auto& known : {costs, PipelineCosts{}}) {  // the costs may be other than those that were expected
+        for (const auto& known : {costs, PipelineCosts{}}) {  // real costs may differ from the expected ones
           const auto ours = place_messages(program, {.num_inbox_slots = num_slots, .costs = known});
           EXPECT_LE(simulate(ours, options).makespan, of_sweep * (1 + kRounding))
               << golden.schedule << ", P = " << golden.num_ranks << ", M = " << golden.num_microbatches << ", seed "
