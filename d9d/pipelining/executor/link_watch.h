@@ -50,7 +50,7 @@ class LinkWatch {
   // link: a key. end_waits: called by the thread at each check after a failure, and never after remove_link(). It must
   // not block.
   void add_link(const void* link, std::shared_ptr<Communicator> ranks, std::function<void()> end_waits);
-  void remove_link(const void* link);  // and forgets its waits
+  void remove_link(const void* link);  // its waits are not watched any more
 
   // what: "the output of stage 0, microbatch 3, from"; the name of the link's other rank is appended to it. A wait of a
   // link that was not added, or has been removed, is not watched.

@@ -102,7 +102,7 @@ class Passes {
   const StageSample& sample_;
   const Lanes* const lanes_;
   DeferredGradients deferred_;
-  Leaves gradients_;  // of the stage's outputs
+  Leaves gradients_;  // gradients of the stage's outputs
   Leaves arrived_;
   std::optional<StageGraph> graph_;
   at::TensorOptions of_loss_;

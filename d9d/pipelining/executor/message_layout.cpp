@@ -5,7 +5,7 @@
 namespace d9d {
 namespace {
 
-constexpr std::int64_t kAlignmentBytes = 16;  // of a leaf in a message
+constexpr std::int64_t kAlignmentBytes = 16;  // leaves of a message begin at multiples of it
 
 }  // namespace
 

@@ -74,11 +74,11 @@ class PipelineExecutor {
   const DistContext& context_;
   PipelineSchedule schedule_;
   std::int64_t num_inbox_slots_;
-  std::int64_t rank_;  // in the pipeline
+  std::int64_t rank_;  // this rank's index in the pipeline
   StagePlacement placement_;
   StageLinks links_;
-  const std::optional<Lanes> lanes_;       // on GPUs
-  std::map<std::int64_t, Planned> plans_;  // by the number of microbatches
+  const std::optional<Lanes> lanes_;       // only on GPUs
+  std::map<std::int64_t, Planned> plans_;  // keyed by the number of microbatches
   bool has_compared_ = false;
 };
 

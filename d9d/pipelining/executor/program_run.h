@@ -52,7 +52,7 @@ class ProgramRun {
     Leaves gradients_like = {};  // the outputs that have gradients, on the meta device
     Leaves arrived = {};
     StageGraph graph = StageGraph({});
-    at::TensorOptions loss_options = {};  // of the loss; last stage only
+    at::TensorOptions loss_options = {};  // options of the loss; last stage only
   };
   using Key = std::pair<StageIndex, MicrobatchIndex>;
 
@@ -89,12 +89,12 @@ class ProgramRun {
   ProgramGraphs* const graphs_;
   const bool has_backward_;
   std::map<Key, Live> live_;
-  std::map<StageIndex, DeferredGradients> deferred_;  // of stages that have run an I
-  std::map<Key, WeightGradients> of_weights_;         // from I to W
+  std::map<StageIndex, DeferredGradients> deferred_;  // stages that have run an I
+  std::map<Key, WeightGradients> of_weights_;         // kept from I to W
   std::map<Transfer, Leaves> outbox_;                 // outputs not sent yet
-  std::map<Transfer, TensorVersions> as_made_;        // of outputs that another rank may not have received yet
+  std::map<Transfer, TensorVersions> as_made_;        // outputs that another rank may not have received yet
   std::map<Transfer, Arrived> arrived_;               // received, or computed on this rank, and not used yet
-  std::deque<Transfer> to_receive_;                   // in the order of the program
+  std::deque<Transfer> to_receive_;                   // receives that are due, in the order of the program
 };
 
 }  // namespace d9d

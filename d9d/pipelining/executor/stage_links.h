@@ -66,9 +66,9 @@ class StageLinks {
   [[nodiscard]] NeighbourLink& link_for(const Transfer& transfer);
 
   StagePlacement stages_;
-  std::int64_t rank_;                                             // in the pipeline
+  std::int64_t rank_;                                             // this rank's index in the pipeline
   std::unique_ptr<LinkWatch> watch_;                              // null if no link needs it
-  std::map<std::int64_t, std::unique_ptr<NeighbourLink>> links_;  // by the other rank in the pipeline
+  std::map<std::int64_t, std::unique_ptr<NeighbourLink>> links_;  // keyed by the other rank's index
 };
 
 }  // namespace d9d

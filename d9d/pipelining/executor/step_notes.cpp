@@ -12,7 +12,7 @@ namespace d9d {
 
 struct StepNotes::Note {
   std::uint64_t step;  // written last, read first
-  std::uint64_t hash;  // of the whole text
+  std::uint64_t hash;  // hash of the whole text
   std::uint64_t num_characters;
   std::array<char, kNoteBytes - 24> text;
 

@@ -20,11 +20,11 @@
 
 namespace d9d {
 
-struct StageIndex {  // of the whole pipeline
+struct StageIndex {  // index in the whole pipeline
   std::int64_t value = 0;
   auto operator<=>(const StageIndex&) const = default;
 };
-struct MicrobatchIndex {  // of one step
+struct MicrobatchIndex {  // index in one step
   std::int64_t value = 0;
   auto operator<=>(const MicrobatchIndex&) const = default;
 };

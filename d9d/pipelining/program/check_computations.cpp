@@ -11,7 +11,7 @@
 namespace d9d::detail {
 namespace {
 
-using Position = std::optional<std::size_t>;  // in the program of the stage's rank
+using Position = std::optional<std::size_t>;  // index in the program of the stage's rank
 
 // Positions of the computations of one microbatch on one stage.
 struct Computed {

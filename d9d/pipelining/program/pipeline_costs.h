@@ -64,8 +64,8 @@ struct OneLinkCosts {
 
 struct PipelineCosts {
   std::vector<StageCosts> stages = {};   // one for each stage, one for all stages, or none: default costs
-  LinkCosts link = {};                   // of every link that is not in `links`
-  std::vector<OneLinkCosts> links = {};  // of single links
+  LinkCosts link = {};                   // costs of every link that is not in `links`
+  std::vector<OneLinkCosts> links = {};  // links whose costs differ from `link`
   double composed_overlap = 0;  // the share of the shorter of two composed computations that is hidden by the other
 
   static constexpr auto fields() {

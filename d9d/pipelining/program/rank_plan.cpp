@@ -42,7 +42,7 @@ void note_backwards_that_follow(RankPlan& plan) {
 }
 
 void choose_lanes(RankPlan& plan) {
-  std::map<std::pair<StageIndex, MicrobatchIndex>, std::int64_t> lanes;  // of forwards
+  std::map<std::pair<StageIndex, MicrobatchIndex>, std::int64_t> lanes;  // lanes of forwards
   for (PlannedStep& step : plan) {
     auto* const parts = std::get_if<std::vector<PlannedCompute>>(&step);
     if (parts == nullptr) continue;

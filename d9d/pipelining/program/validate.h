@@ -22,7 +22,7 @@
 namespace d9d {
 
 struct ProgramLimits {
-  // As MessagePlacement::num_inbox_slots. 0: a send and its receive wait for each other.
+  // The same as MessagePlacement::num_inbox_slots. 0: a send and its receive wait for each other.
   std::optional<std::int64_t> num_inbox_slots = std::nullopt;
   // Limit of the pairs of stage and microbatch of a rank that have run F and not yet B or W.
   std::optional<std::int64_t> max_live_microbatches = std::nullopt;

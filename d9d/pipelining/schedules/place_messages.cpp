@@ -21,7 +21,7 @@ struct Message {
 // The state of a directed link while programs are built.
 struct OpenLink {
   double free_at = 0;
-  std::deque<Message> unreceived;  // in the order in which they were sent
+  std::deque<Message> unreceived;  // messages in sending order
 };
 
 // Runs the computations in simulated time. Actions of all ranks are appended to their programs in one common order of
@@ -47,7 +47,7 @@ class MessagePlacer {
 
  private:
   struct Rank {
-    std::size_t position = 0;  // of its next computation
+    std::size_t position = 0;  // index of the rank's next computation
     bool is_busy = false;
     std::deque<Transfer> unsent;         // outputs, in order; the rank continues when all are sent
     std::map<Transfer, double> present;  // computed here or received, with the time of availability

@@ -24,7 +24,7 @@ namespace d9d {
 // The costs of one microbatch in each part of a model, measured or modelled.
 struct ModelCosts {
   StageCosts pre = kNoCosts;            // before the first layer: embedding
-  std::vector<StageCosts> layers = {};  // in order
+  std::vector<StageCosts> layers = {};  // the layers in order
   StageCosts post = kNoCosts;           // after the last layer: head and loss
   static constexpr StageCosts kNoCosts = {0, 0, 0, 0, 0, 0, 0};
 };
@@ -32,7 +32,7 @@ struct ModelCosts {
 // One way to split the batch of a step into microbatches.
 struct MicrobatchOption {
   std::int64_t count = 1;  // microbatches a step
-  ModelCosts model = {};   // of a microbatch of that size
+  ModelCosts model = {};   // costs of a microbatch of that size
   // Measured costs of the stages, by the number of stages. If there are any, schedules with other numbers of stages are
   // not candidates, and `model`, which may be empty, only serves to balance the stages.
   std::map<std::int64_t, std::vector<StageCosts>> stages = {};
@@ -45,9 +45,9 @@ struct ScheduleRequest {
   double composed_overlap = 0;                         // as in PipelineCosts
   std::vector<PipelineScheduleConfig> schedules = {};  // empty: training_schedules(max_stages_per_rank)
   std::int64_t max_stages_per_rank = 4;
-  std::int64_t num_virtual_layers_pre = 0;  // by which the job moves layers away from the ends (LayerDistribution)
+  std::int64_t num_virtual_layers_pre = 0;  // they move layers away from the ends in the job (LayerDistribution)
   std::int64_t num_virtual_layers_post = 0;
-  std::optional<double> max_bytes = std::nullopt;  // that a rank may keep
+  std::optional<double> max_bytes = std::nullopt;  // limit of the bytes that a rank keeps
 };
 
 struct ScheduleCandidate {

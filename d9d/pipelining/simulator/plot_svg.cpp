@@ -22,7 +22,7 @@ constexpr double kCells = 28;
 constexpr double kMemory = 20;
 constexpr double kGap = 14;  // between lanes: messages are drawn here
 constexpr double kBottom = 40;
-constexpr double kCellWidth = 17;  // of the shortest computation, unless the picture gets too wide
+constexpr double kCellWidth = 17;  // width of the shortest computation, unless the picture gets too wide
 constexpr double kLeastWidth = 880;
 constexpr double kMostWidth = 5200;
 constexpr double kLightest = 0.5;  // share of white in the color of a rank's last stage
@@ -227,7 +227,7 @@ class StepDrawing {
   const PlotOptions& options_;
   Chunks chunks_;
   double scale_;  // pixels per unit of time
-  double top_;    // of the first lane
+  double top_;    // top of the first lane
 };
 
 }  // namespace

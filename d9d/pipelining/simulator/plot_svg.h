@@ -23,7 +23,7 @@ struct PlottedStep {
 };
 
 struct PlotOptions {
-  std::string time_unit = "stage forwards";  // of the run's times
+  std::string time_unit = "stage forwards";  // unit of the run's times
   bool messages = true;
   bool memory = true;
 };

@@ -177,12 +177,12 @@ class LinkSimulator {
 
   const PipelineProgram& program_;
   const SimulationOptions& options_;
-  std::vector<std::size_t> positions_;  // of each rank's next action
+  std::vector<std::size_t> positions_;  // index of each rank's next action
   std::vector<double> now_;             // the time until which each rank is busy
   std::vector<std::vector<ComputeSpan>> spans_;
   std::map<DirectedLink, Inbox> inboxes_;
-  TransferTimes made_;      // on the source's rank
-  TransferTimes received_;  // on the target's
+  TransferTimes made_;      // time when a transfer is computed on the source's rank
+  TransferTimes received_;  // time when it is received on the target's rank
 };
 
 }  // namespace

@@ -56,7 +56,7 @@ PipelineSchedule one_after_the_other() {
 struct Held {
   bool holds = false;
   std::set<ComputeAction> backwards = {};               // those composed with a forward
-  std::vector<std::unique_ptr<StreamGate>> gates = {};  // of the backwards that have begun
+  std::vector<std::unique_ptr<StreamGate>> gates = {};  // gates of the backwards that have begun
   std::vector<bool> has_ended = {};                     // whether the forward ended while its backward was held
   std::optional<ComputeAction> thrower = {};            // a forward that throws
   bool is_held() const { return gates.size() > has_ended.size(); }

@@ -96,7 +96,7 @@ std::vector<std::int64_t> peaks_of_run(const PipelineSchedule& schedule, std::in
 
 TEST(StepMemory, Each_rank_keeps_what_the_simulation_of_measured_stages_says_in_every_schedule) {
   const double within = tolerance("simulated peak").value;
-  std::map<std::int64_t, PipelineCosts> costs_of;  // by the number of stages
+  std::map<std::int64_t, PipelineCosts> costs_of;  // keyed by the number of stages
   for (const std::int64_t num_ranks : {2, 4}) {
     for (const PipelineScheduleConfig& config : training_schedules(/*max_stages_per_rank=*/2)) {
       const PipelineSchedule schedule = schedule_of(config);

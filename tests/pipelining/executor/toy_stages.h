@@ -180,7 +180,7 @@ class ToyStage : public PipelineStage {
 
   std::function<void(StageIndex, MicrobatchIndex)> on_forward;
   std::function<void(StageIndex, MicrobatchIndex, BackwardPart)> on_backward;
-  std::vector<at::Tensor> outputs = {};  // of the last stage
+  std::vector<at::Tensor> outputs = {};  // outputs of the last stage
   std::int64_t num_kept = 0;             // outputs that still existed in later forwards
   std::int64_t num_complete = 0;         // number of B and W
   bool is_complete = false;              // is_last of the latest backward()

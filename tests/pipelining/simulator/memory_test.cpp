@@ -122,7 +122,7 @@ std::string followed(const PipelineProgram& program, std::int64_t rank) {
 TEST(RankPlan, Says_which_forwards_the_backward_follows) {
   EXPECT_EQ(followed(parse_program("r0: 0F0 0F1 0B1 0F2 0I2 0F3 0W2 0B3 0B0\n"), 0), "0F1 0F2 ");
   EXPECT_EQ(followed(parse_program("r0: 0F0 0F1|0B0 0F2|0B1 0B2\n"), 0), "");  // composed computations run in between
-  EXPECT_EQ(followed(parse_program("r0: 0F0 1F0 1B0 0B0\n"), 0), "1F0 ");      // of two stages
+  EXPECT_EQ(followed(parse_program("r0: 0F0 1F0 1B0 0B0\n"), 0), "1F0 ");      // two stages on one rank
   EXPECT_EQ(followed(place_messages(test::golden_computations("gpipe", 2, 4)), 1), "1F3 ");
   EXPECT_EQ(followed(place_messages(test::golden_computations("1f1b", 2, 4)), 1), "1F0 1F1 1F2 1F3 ");
   EXPECT_EQ(followed(place_messages(test::golden_computations("1f1b", 2, 4)), 0), "");
