@@ -1,5 +1,4 @@
-// An optimiser of one's own that needs whole matrices trains as on one rank, whatever the layout: docs/own_model.md
-// shows it.
+// The custom optimiser of docs/own_model.md that needs whole matrices trains as on one rank, whatever the layout.
 #include <gtest/gtest.h>
 
 #include "d9d/core/dtensor/redistribute.h"
