@@ -16,9 +16,10 @@ namespace d9d {
 // Throws ConfigError if the program has a custom schedule and the configuration sets one too.
 void refuse_two_schedules(const std::optional<PipelineSchedule>& own, const PipelineScheduleConfig& configured);
 
-// Returns `given` with its present placement of stages. The order throws ConfigError if it has no backward. With one
-// stage in all, the order of `given` is only checked, and each microbatch's backward runs right after its forward, as
-// with every schedule that trains: the gradients of one stage are reduced in the backward of the last forward.
+// Returns `given` with its present placement of stages. The order() of the result throws ConfigError for a program
+// without a backward. With one stage in all, the order of `given` is only checked, and each microbatch's backward runs
+// right after its forward, as with every schedule that trains: the gradients of one stage are reduced in the backward
+// of the last forward.
 [[nodiscard]] PipelineSchedule as_trained(const PipelineSchedule& given, std::int64_t num_ranks);
 
 // Collective over `ranks`. Throws ConfigError on all of them unless those with equal numbers of microbatches have the

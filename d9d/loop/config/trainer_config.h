@@ -191,8 +191,8 @@ struct GradientManagerConfig {
 };
 
 struct TimeoutConfig {
-  // Seconds that ranks wait for all others to start, then of each wait until the first step has ended, and again after
-  // the last step.
+  // Seconds: the limit until all ranks have met, then of each wait until the first step has ended, and again after the
+  // last step.
   std::int64_t init_timeout = 10000;
   std::int64_t step_timeout = 100;  // seconds of each wait in between
 

@@ -39,10 +39,10 @@ struct StageJob {
 // State that all microbatches of a step share.
 struct StepMicrobatches {
   MicrobatchPack pack = {};
-  GradientManager* gradients = nullptr;  // borrowed
-  FirstStep* first_step = nullptr;       // borrowed; null after the first step
-  bool keeps_inputs = false;   // until the end of the step: two streams use them (PipelineStage::forward)
-  StepGraph* graph = nullptr;  // borrowed; null unless the step's computations are captured or replayed
+  GradientManager* gradients = nullptr;   // borrowed
+  FirstStep* first_step = nullptr;        // borrowed; null after the first step
+  bool keeps_inputs = false;              // until the end of the step: two streams use them (PipelineStage::forward)
+  StepGraph* graph = nullptr;             // borrowed; null unless the step's computations are captured or replayed
   std::vector<WeightedLoss> losses = {};  // of each microbatch on the last stage, detached; set by forward
 };
 
