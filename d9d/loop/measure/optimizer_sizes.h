@@ -15,8 +15,8 @@
 
 namespace d9d {
 
-// Assumes that the state only grows with the elements of a parameter: the bytes of an element are the difference
-// between the states for two elements and for one, in each dtype.
+// Computes the bytes of an optimiser's state. Assumes that it only grows with the elements of a parameter: the bytes of
+// an element are the difference between the states for two elements and for one, in each dtype.
 class OptimizerSizes {
  public:
   explicit OptimizerSizes(const OptimizerConfig& config) : config_(config) {}

@@ -34,7 +34,7 @@ struct TrainerParts {
   std::optional<PipelineSchedule> pipeline_schedule = std::nullopt;
 };
 
-// The implementation is in TrainerBase, which is compiled once for all tasks.
+// Builds and runs a training job. The implementation is in TrainerBase, which is compiled once for all tasks.
 template <class Types>
 class Trainer : public TrainerBase {
  public:

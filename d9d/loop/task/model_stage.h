@@ -108,7 +108,7 @@ template <class Types, class Model>
 }
 }  // namespace detail
 
-// The result of model(input, shared) must be an Output, or a std::variant that holds it.
+// Returns the stage of a model. model(input, shared) must return an Output, or a std::variant that holds it.
 template <class Types, class Model>
 [[nodiscard]] ModelStage<Types> as_model_stage(const ModulePtr<Model>& model) {
   using Input = InputOf<Types>;

@@ -31,7 +31,7 @@
 
 namespace d9d {
 
-// By the name of each loss: a scalar >= 0, the number or the sum of weights that the loss is a mean over.
+// The weight of each loss by its name: a scalar >= 0, the number or the sum of weights that the loss is a mean over.
 using LossWeights = std::map<std::string, at::Tensor>;
 
 template <class Types>

@@ -214,7 +214,7 @@ TEST_F(AutoSchedule, A_job_that_continues_goes_on_with_what_was_chosen_unless_it
   EXPECT_TRUE(saved_value("auto_schedule").is_null());
 }
 
-// The list of schedules only allows dual_pipe_v, which can run eight microbatches but not two.
+// With a bound on memory, only dual_pipe_v fits for eight microbatches, and it cannot run two.
 TEST_F(AutoSchedule, A_job_that_continues_measures_anew_where_the_choice_refuses_its_microbatches) {
   AutoScheduleConfig automatic{
       .max_stages_per_rank = 2, .schedules = {ScheduleKind::kDualPipeV}, .costs_file = folder() / "costs.json"};

@@ -63,7 +63,7 @@ struct PipelineJob {
   VocabularyContextPtr vocabulary = nullptr;  // of the head; null: the default
   Rows rows = Rows::kSequence;
   std::function<std::vector<TokenBatch>(std::int64_t step)> microbatches = nullptr;  // over all ranks; null: of `rows`
-  std::optional<DataConfig> data = {};                                               // one pass, instead
+  std::optional<DataConfig> data = {};                                               // one pass of it instead
   std::int64_t num_steps = kNumSteps;
   std::int64_t log_period = 1;
   std::string save_dir = {};  // in folder(); empty: nothing is saved
