@@ -22,7 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Collective. The ranks of a pipeline write one folder, each what it has.
+// Collective. Throws ConfigError unless the mappers of all ranks of a pipeline have the same outputs: the ranks write
+// parts of one folder.
 void check_same_mapper(const TrainingJob& job, const StateMapper& mapper) {
   const auto all =
       all_gather_object(nlohmann::json(mapper.outputs()), job.context.mesh(MeshDomain::kRegular).slice({"pp"}));
@@ -35,7 +36,7 @@ void check_same_mapper(const TrainingJob& job, const StateMapper& mapper) {
   }
 }
 
-// What a job writes besides its export: keys, and files or folders.
+// What a job writes besides its export: the key of the configuration, and the file or folder.
 using Places = std::vector<std::pair<std::string, fs::path>>;
 
 void add_places(const TrackerConfig& config, const std::string& key, Places& places) {
@@ -51,7 +52,7 @@ void add_places(const TrackerConfig& config, const std::string& key, Places& pla
 
 bool is_within(const fs::path& inner, const fs::path& outer) {
   const auto whole = [](const fs::path& path) {
-    std::error_code error;  // of a path that is nowhere
+    std::error_code error;  // ignored: the path may not exist
     const fs::path place = fs::weakly_canonical(fs::absolute(path, error), error);
     return place.has_filename() ? place : place.parent_path();
   };
@@ -60,7 +61,7 @@ bool is_within(const fs::path& inner, const fs::path& outer) {
   return !rest.empty() && *rest.begin() != "..";
 }
 
-// At its end the job would find files there that are of no export, and could not replace them.
+// Throws ConfigError if the job writes anything else into the folder of the export, which could not replace such files.
 void check_place(const fs::path& folder, const TrainerConfig& config) {
   Places places;
   add_places(config.logging.tracker, "trainer.logging.tracker", places);

@@ -12,17 +12,17 @@
 
 namespace d9d {
 
-// Collective. Before training, throws what an export would throw before it writes, and makes the folder the job's own
-// until the result, on the main process, is destroyed. Throws IoError if another job has it, ConfigError if this one
-// writes other files into it, by its trackers or as checkpoints. Warns of the files of another tokenizer in the folder
-// that the export removes.
+// Collective, called before training. Throws what an export would throw before it writes, and locks the folder for this
+// job until the returned lock, which only the main process has, is destroyed. Throws IoError if another job has locked
+// the folder, ConfigError if trackers or checkpoints of this job write into it. Warns of files of another tokenizer in
+// the folder, which the export will remove.
 [[nodiscard]] std::unique_ptr<FolderLock> prepare_export(const DistContext& context,
                                                          const std::filesystem::path& folder,
                                                          const std::map<std::string, std::string>& files,
                                                          const TrainerConfig& config);
 
-// Collective: write_model_state(). Throws UnequalRanksError if ranks hold different values of what is exported once. On
-// the main process, warns of tensors of the model that the mapper does not take.
+// Collective. Calls write_model_state(). Throws UnequalRanksError if ranks hold different values of a tensor that is
+// exported once. The main process warns of tensors of the model that the mapper does not use.
 void export_model(const TrainingJob& job, const ModelExport& model, const std::filesystem::path& folder);
 
 }  // namespace d9d

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kModel = kModelPrefix, kOptimizer = "optimizer.";  // what names begin with
+const std::string kModel = kModelPrefix, kOptimizer = "optimizer.";  // prefixes of names
 constexpr const char* kTrainableOnly = "checkpoint_only_trainable_parameters";
 
 std::map<std::string, DTensor> tensors_of_model(const Module& module, bool trainable_only) {
@@ -36,7 +36,8 @@ std::map<std::string, DTensor> tensors_of_model(const Module& module, bool train
   return tensors;
 }
 
-// An entry that is whole by its own word and has the shape of a part would be saved by one rank, and come back on all.
+// Throws StateError for an entry without a layout that has the shape of this rank's part of the parameter: as a whole
+// tensor, it would be saved by one rank and loaded on all.
 void check_layout(const std::string& entry, const DTensor& tensor,
                   const std::map<std::string, ParameterPtr>& parameters) {
   const auto found = parameters.find(entry.substr(0, entry.rfind('.')));
@@ -60,7 +61,7 @@ std::map<std::string, DTensor> tensors_of_optimizer(const Module& module, const 
   return tensors;
 }
 
-// Collective: whether any stage of the pipeline has them.
+// Collective. Whether any stage of the pipeline has frozen parameters.
 bool has_frozen_parameters(const Module& module, const DistContext& context) {
   const auto parameters = module.named_parameters();
   const bool has = std::ranges::any_of(parameters, [](const auto& each) { return !each.second->requires_grad(); });
@@ -68,19 +69,20 @@ bool has_frozen_parameters(const Module& module, const DistContext& context) {
   return std::ranges::find(all, nlohmann::json(true)) != all.end();
 }
 
-// The folder that was read as the source_checkpoint of the job that saved; none: it had none.
+// The source_checkpoint of the job that saved, as a resolved folder; none if it had none.
 std::optional<fs::path> source_of(const SavedCheckpoint& saved) {
   const auto& source = value_of(saved, "trainer").at("model_stage_factory").at("source_checkpoint");
   return source.is_null() ? std::nullopt : std::optional<fs::path>(source.get<std::string>());
 }
 
-// Frozen parameters that are not in the checkpoint come from where they came from in the job that saved.
+// Throws ConfigError unless frozen parameters, which are not in the checkpoint, have the same origin as in the job that
+// saved.
 void check_frozen_source(const SavedCheckpoint& saved, const TrainerConfig& config) {
   constexpr const char* kAdvice = ": frozen parameters are not in it. Continue with the same.";
   const ModelStageFactoryConfig& factory = config.model_stage_factory;
   const auto source = source_of(saved);
   const auto text = [](const std::optional<fs::path>& path) { return path ? path->string() : "null"; };
-  std::error_code ignored;  // a link in its place is the same folder
+  std::error_code ignored;  // links to one folder are equivalent
   const bool is_same = source && factory.source_checkpoint
                            ? fs::equivalent(*source, *factory.source_checkpoint, ignored)
                            : source == factory.source_checkpoint;
@@ -94,7 +96,7 @@ void check_frozen_source(const SavedCheckpoint& saved, const TrainerConfig& conf
             saved.folder().string(), " was saved, got ", config.determinism.base_seed, kAdvice);
 }
 
-// The ranks whose values a checkpoint names by `list`.
+// The values of the ranks that the checkpoint lists as `list`.
 std::vector<nlohmann::ordered_json> values_of_ranks(const SavedCheckpoint& saved, const char* list) {
   std::vector<nlohmann::ordered_json> values;
   for (const auto rank : value_of(saved, list).get<std::vector<std::size_t>>()) {
@@ -105,7 +107,7 @@ std::vector<nlohmann::ordered_json> values_of_ranks(const SavedCheckpoint& saved
   return values;
 }
 
-// By name, what the metrics of all ranks came to since they were logged.
+// The sums of metrics over all ranks since they were last logged, by name.
 std::map<std::string, at::Tensor> metric_states(const SavedCheckpoint& saved, const char* kind) {
   std::map<std::string, at::Tensor> states;
   for (const auto& of_rank : values_of_ranks(saved, "metric_ranks")) {
@@ -121,7 +123,7 @@ std::map<std::string, at::Tensor> metric_states(const SavedCheckpoint& saved, co
 
 void load_metrics(const std::map<std::string, at::Tensor>& states, const DistContext& context,
                   const MetricMap& metrics) {
-  if (!context.is_main_process()) return;  // sums over ranks: one rank has them all
+  if (!context.is_main_process()) return;  // the states are sums over ranks: one rank gets all
   for (const auto& [name, sums] : states) {
     const auto metric = metrics.find(name);
     if (metric != metrics.end()) metric->second->load_state(sums.to(context.device()));
@@ -208,7 +210,7 @@ TrainerConfig with_found_source(const DistContext& context, const TrainerConfig&
     with_error_place("in trainer.model_stage_factory.source_checkpoint", [&] {
       std::error_code error;
       fs::path folder = fs::canonical(*factory.source_checkpoint, error);
-      if (error) folder = *factory.source_checkpoint;  // who reads it says so
+      if (error) folder = *factory.source_checkpoint;  // whoever reads it reports the error
       const auto before = resumed ? source_of(*resumed) : std::nullopt;
       if (before && before->parent_path() == folder && checkpoint_at(*before)) {
         folder = *before;
@@ -279,7 +281,7 @@ void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& s
                             const nlohmann::json& written) {
   if (!context.is_main_process()) return;
   nlohmann::json before = value_of(saved, "hparams"), now = hparams;
-  const auto found = saved.values().find("written");  // older checkpoints do not say
+  const auto found = saved.values().find("written");  // older checkpoints lack it
   if (found != saved.values().end()) {
     before.update(nlohmann::json(*found));
     now.update(written);
@@ -323,7 +325,7 @@ void load(const SavedCheckpoint& saved, TrainingJob& job) {
                               ": random layers draw other numbers from here on");
   }
   job.tracker_state = value_of(saved, "tracker");
-  const auto num_updates = saved.values().find("num_updates");  // older checkpoints do not say
+  const auto num_updates = saved.values().find("num_updates");  // older checkpoints lack it
   job.updates.load(num_updates == saved.values().end() ? saved.step() : num_updates->get<std::int64_t>());
   if (job.context.is_main_process()) {
     job.context.log().info("continues after step ", saved.step(), " from ", saved.folder().string());

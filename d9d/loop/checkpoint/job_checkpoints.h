@@ -1,4 +1,5 @@
-// What a checkpoint holds of a training job, and continuing from one. JobSaves (job_saves.h) writes them.
+// Defines what a checkpoint contains of a training job, and continues a job from one. JobSaves (job_saves.h) writes
+// checkpoints.
 //
 // Example
 //   const auto lock = prepare_saves(context, config.checkpointing);
@@ -25,66 +26,68 @@
 
 namespace d9d {
 
-// Whether the job saves and resumes: unless trainer.checkpointing.period_steps is "disable".
+// Whether the job saves and resumes: it does unless trainer.checkpointing.period_steps is "disable".
 [[nodiscard]] bool saves_checkpoints(const CheckpointingConfig& config);
 
-// Collective. Makes the job's folder of checkpoints its own until the result, on the main process, is destroyed; null
-// where the job does not save. Throws IoError if none could be written to the folder, or if another job has it.
+// Collective. Locks the checkpoint folder for this job until the returned lock, which only the main process has, is
+// destroyed. Null if the job does not save. Throws IoError if no checkpoint could be written to the folder, or if
+// another job has locked it.
 [[nodiscard]] std::unique_ptr<FolderLock> prepare_saves(const DistContext& context, const CheckpointingConfig& config);
 
-// Collective. The checkpoint that the job continues from.
+// Collective. The checkpoint that the job continues from; none if it starts anew.
 [[nodiscard]] std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context,
                                                                const CheckpointingConfig& config);
 
-// Collective. IoError if what is no checkpoint has the name of one that the job comes to.
+// Collective. Throws IoError if a file or folder that is no checkpoint has the name of a save that the job will reach.
 void check_names_of_saves(const DistContext& context, const CheckpointingConfig& config, const JobSchedule& schedule);
 
-// Collective. The configuration with the folder that its source_checkpoint means now, the same on all ranks: of a
-// folder of checkpoints the newest. A job that resumes and takes frozen parameters from there means the one that the
-// job before has read. Checkpoints name that folder.
+// Collective. Returns the configuration with source_checkpoint resolved to one folder, the same on all ranks: for a
+// folder of checkpoints, the newest. A job that resumes and takes frozen parameters from there gets the checkpoint that
+// the previous job has read. The checkpoints of this job record the resolved folder.
 [[nodiscard]] TrainerConfig with_found_source(const DistContext& context, const TrainerConfig& config,
                                               const std::optional<SavedCheckpoint>& resumed);
 
-// Local. Before an optimiser's state is saved or read into. StateError if state_dict() returns new tensors at each
-// call; the main process warns of an optimiser without state, of entries that belong to no parameter, and of
-// parameters without an entry where others have one.
+// Local. Called before the state of an optimiser is saved or loaded. Throws StateError if state_dict() returns new
+// tensors at each call. The main process warns of an optimiser without state, of entries that belong to no parameter,
+// and of parameters without an entry if others have one.
 void check_optimizer_state(const DistContext& context, const Module& module, const Optimizer& optimizer);
 
-// Collective. Parameters and persistent buffers, in place. With checkpoint_only_trainable_parameters frozen parameters
-// are not in the checkpoint and stay. ConfigError if it was written with another setting, or if frozen parameters now
-// come from elsewhere: from another source_checkpoint, from one instead of the seed, the reverse, or another seed.
+// Collective. Loads parameters and persistent buffers in place. With checkpoint_only_trainable_parameters, frozen
+// parameters are not in the checkpoint and keep their values. Throws ConfigError if the checkpoint was written with
+// another setting, or if frozen parameters now have another origin: another source_checkpoint, one instead of the seed,
+// the seed instead of one, or another seed.
 void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module,
                 const TrainerConfig& config);
 
-// TrainingJob::written.
+// Returns TrainingJob::written.
 [[nodiscard]] nlohmann::ordered_json written_settings(const TrainerConfig& given, const OptimizerProvider& optimizer,
                                                       const LearningRateSchedulerProvider& lr_scheduler);
 
-// Local. On the main process, names in one warning what the user has written otherwise than for the job that saved: of
-// task and model (dump_hparams), such as a rope_base, which no tensor shows, and of TrainingJob::written. A run, its
-// number of steps and the mesh are expected to differ.
+// Local. The main process logs one warning that lists the settings which differ from those of the job that saved: in
+// the hparams of task and model (dump_hparams), such as a rope_base, which no tensor shows, and in
+// TrainingJob::written. trainer.run, trainer.schedule and the mesh may differ.
 void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& hparams,
                             const nlohmann::json& written);
 
-// Local. The weights of a checkpoint of a job, for another job that begins with them.
+// Local. Loads the weights of a job's checkpoint into the module of another job, which begins with them.
 LoadReport load_saved_model(Module& module, const SavedCheckpoint& saved, const LoadOptions& options);
 
-// Collective. The optimiser's state, in place, the position of the learning-rate schedule, and metrics. JobSchedule,
-// data and model have got theirs already.
+// Collective. Loads the optimiser's state in place, the position of the learning-rate schedule, metrics, the number of
+// updates, and the state of the tracker. JobSchedule, data and model are loaded before.
 void load(const SavedCheckpoint& saved, TrainingJob& job);
 
-// A value of CheckpointState::values. StateError, naming the folder, if it is not there.
+// Returns a value of CheckpointState::values. Throws StateError, naming the folder, if it is missing.
 [[nodiscard]] const nlohmann::ordered_json& value_of(const SavedCheckpoint& saved, const char* name);
 
-// What the tasks of the data-parallel ranks saved; empty if that is nothing.
+// The TrainTask::state() that each data-parallel rank has saved; empty if all are null.
 [[nodiscard]] std::vector<nlohmann::json> task_states(const SavedCheckpoint& saved);
 
-// Local. The tensors of a job that its checkpoints hold: "model.<name>", and "optimizer.<entry>" for those of
-// Optimizer::state_dict(). `trainable_only`: no frozen parameters.
+// Local. The tensors of a job that its checkpoints contain: "model.<name>", and "optimizer.<entry>" for those of
+// Optimizer::state_dict(). trainable_only: without frozen parameters.
 [[nodiscard]] std::map<std::string, DTensor> tensors_of(const Module& module, const Optimizer& optimizer,
                                                         bool trainable_only = false);
 inline constexpr const char* kModelPrefix = "model.";
-// Local. The names among them that are persistent buffers.
+// Local. The names among those of tensors_of() that are persistent buffers.
 [[nodiscard]] std::set<std::string> buffers_of(const Module& module);
 
 }  // namespace d9d

@@ -14,7 +14,7 @@
 namespace d9d {
 namespace {
 
-// Copies of what metrics have summed up on this rank, in flight from the device.
+// Copies of the sums of metrics on this rank, in flight from the device.
 using MetricCopies = std::vector<std::pair<std::string, HostCopy>>;
 
 MetricCopies copies_of(const MetricMap& metrics, const SideStream& copies) {
@@ -37,7 +37,7 @@ nlohmann::json numbers_of(const MetricCopies& metrics) {
   return result;
 }
 
-// This rank's part of what the job saves, which a thread puts together when the copies are there.
+// Returns a function that builds the values of this rank for a checkpoint; a thread calls it and waits for the copies.
 std::function<nlohmann::json()> rank_values(const TrainingJob& job, const nlohmann::json& task) {
   const SideStream copies(job.context.device());
   return [task, metrics = copies_of(job.metrics, copies), loss_means = copies_of(*job.loss_means, copies)] {
@@ -49,7 +49,7 @@ std::map<std::string, DTensor> saved_tensors(const TrainingJob& job) {
   return tensors_of(*job.module, job.optimizer, job.config.model_stage_factory.checkpoint_only_trainable_parameters);
 }
 
-// Of each data-parallel rank the one that has the last stage.
+// The ranks with the last stage, one for each data-parallel rank.
 std::vector<std::int64_t> task_ranks(const TrainingJob& job) {
   const DeviceMesh ranks = job.context.mesh(MeshDomain::kBatch).slice({"pp", "dp"});
   const std::vector<std::int64_t> all = ranks.ranks();

@@ -1,4 +1,4 @@
-// The saves of a training run, which go on beside its steps.
+// Saves checkpoints of a training run, in the background of its steps.
 //
 // Example
 //   JobSaves saves(job);
@@ -21,7 +21,7 @@
 
 namespace d9d {
 
-// What a run knows beside its job.
+// The state of a run that is not part of its job.
 struct RunPosition {
   nlohmann::json data = nullptr;             // PackStream::state()
   nlohmann::json task = nullptr;             // TrainTask::state() of this rank
@@ -30,32 +30,31 @@ struct RunPosition {
 
 class JobSaves {
  public:
-  // `job` is borrowed. Host memory for the saves is made meanwhile.
+  // `job` is borrowed. Host memory for the saves is allocated in the background.
   explicit JobSaves(const TrainingJob& job);
 
   // Whether a checkpoint is to be written now, after JobSchedule::advance(); is_last: no step follows in this run.
   [[nodiscard]] bool is_due(bool is_last) const;
-  // Whether save() waits for disks, the same on all ranks: at the end of a run, when the save before is not done, and
-  // where a rank lacks memory for a copy.
+  // Whether save() waits for disks, the same on all ranks: at the end of a run, while the previous save is not done,
+  // and if a rank lacks memory for a copy.
   [[nodiscard]] bool will_wait(bool is_last) const;
-  // Collective where it waits, else local. Throws IoError on all ranks where it has waited and nothing could be saved,
-  // if trainer.checkpointing.on_failed_save is to stop; ConfigError on all ranks where it has waited and ranks have
-  // other values of what they share (equal_ranks.h), whatever on_failed_save says. At the end of a run neither
-  // loses anything else: what follows, such as an export, happens, and then the program ends with the error
-  // (DistContext::fail_at_end).
+  // Collective if it waits, otherwise local. Only if it has waited, throws on all ranks: IoError if the save failed and
+  // trainer.checkpointing.on_failed_save is "stop"; ConfigError if ranks have different values of what they share
+  // (equal_ranks.h), whatever on_failed_save is. At the end of a run a failed save does not throw: what follows, such
+  // as an export, still happens, and then the program ends with the error (DistContext::fail_at_end).
   void save(const RunPosition& position, bool is_last);
 
-  // Local. Later work of the current stream may change parameters and the optimiser's state.
+  // Local. Afterwards, work of the current stream may change parameters and the state of the optimiser.
   void wait_for_copies() const { writer_.wait_for_copies(); }
-  // The same, where handlers run before that: they may write to parameters.
+  // The same, but only if a handler of an earlier event is subscribed: handlers may write to parameters.
   void wait_for_copies_before_handlers() const;
   [[nodiscard]] SaveProgress progress() const { return writer_.progress(); }
-  // `all`: the sum over the ranks of what progress() said before the step; stops: no step follows, though some are
-  // left. Throws as save().
+  // all: progress() before the step, summed over ranks. stops: the run ends after this step although steps are left.
+  // Throws as save() does.
   void advance(const SaveProgress& all, bool stops);
 
  private:
-  // run_ends: no step follows. is_last_save: nor does a save.
+  // run_ends: no step follows. is_last_save: no save follows either.
   void report(const EndedSave& save, bool run_ends, bool is_last_save) const;
 
   const TrainingJob& job_;

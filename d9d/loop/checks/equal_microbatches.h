@@ -1,16 +1,16 @@
-// Whether the ranks that compute a microbatch's layers together have as many microbatches in a step. Where they do not,
-// one would wait for the others in a collective that they never begin.
+// Checks that the ranks which compute the layers of a microbatch together have the same number of microbatches in a
+// step. Otherwise one rank would wait in a collective that the others never begin.
 //
 // Ranks depend on each other in every microbatch if they share it (pipeline, context and tensor parallelism), or if
-// they hold parts of one parameter (FSDP, expert and tensor parallelism). Others, such as replicas, meet in the sums of
-// a step alone and may have different numbers.
+// they hold parts of one parameter (FSDP, expert and tensor parallelism). Other ranks, such as replicas, only meet in
+// the sums at the end of a step and may have different numbers.
 //
 // Example
 //   EqualMicrobatches equal(context, *module);
 //   equal.check(/*step=*/0, pack.size());                      // gathers the numbers on the host
 //   ...                                                        // the step; its sums also say what the next packs have
 //   equal.tell_next(step.next_microbatches);
-//   equal.check(1, next_pack.size());                          // local, if all ranks knew
+//   equal.check(1, next_pack.size());                          // local if all ranks knew
 #pragma once
 
 #include <cstdint>
@@ -28,15 +28,16 @@ class EqualMicrobatches {
   // Local. module: this rank's stages, laid out.
   EqualMicrobatches(const DistContext& context, const Module& module);
 
-  // Before the first forward of a step of which this rank has `own` microbatches. Collective over all ranks, unless
-  // tell_next() has said what all of them have. StateError on all ranks if one has no microbatch, or if ranks that
-  // depend on each other have different numbers.
+  // Called before the first forward of a step. own: the number of microbatches of this rank. Collective over all ranks,
+  // unless tell_next() has given the numbers of all of them. Throws StateError on all ranks if one has no microbatch,
+  // or if ranks that depend on each other have different numbers.
   void check(std::int64_t step, std::int64_t own);
-  // The same on all ranks: by rank, the number of microbatches of the next step; 0: not known yet. Empty: none is.
+  // of_ranks: the number of microbatches of each rank in the next step, the same on all ranks; 0: not known yet. Empty:
+  // no number is known.
   void tell_next(const std::vector<std::int64_t>& of_ranks) { next_ = of_ranks; }
 
  private:
-  // Of a rank: the first ranks of the groups that it is in, and why these belong together.
+  // For each group that a rank belongs to: the first rank of the group, and why its ranks depend on each other.
   using Firsts = std::map<std::int64_t, std::string>;
   [[nodiscard]] std::vector<std::int64_t> gather(std::int64_t own);
 

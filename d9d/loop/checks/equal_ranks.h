@@ -1,10 +1,10 @@
-// What the ranks of a job must have alike, and where it is compared. Without a check a job of ranks that were given
-// different things would run, and train nothing that one rank can.
+// What must be equal on the ranks of a job, and when it is compared. Without these checks, a job whose ranks were
+// configured differently would run, but train something that no rank was configured for.
 //
 //   what                                             on which ranks               when
 //   configuration of trainer, task, model, optimiser all                          once, while the job is built
 //     and schedules; rates; folder of the export
-//   names, shapes, dtypes of parameters, and whether  those of a pipeline stage    when they are made, and after
+//   names, shapes, dtypes of parameters, and whether  those of a pipeline stage    when it is built, and after
 //     each is trained                                                              kTrainModelStagesReady
 //   the same, later                                  each by itself (FreezeGuard)  before each forward
 //   microbatches of a step                           equal_microbatches.h         before the first forward of each step
@@ -35,25 +35,25 @@
 
 namespace d9d {
 
-// Of a JSON pointer, as keys are named to users: "/optimizer/lr" -> "optimizer.lr".
+// Converts a JSON pointer to the form in which messages name keys: "/optimizer/lr" -> "optimizer.lr".
 [[nodiscard]] std::string dotted_key(const std::string& pointer);
 
-// The checks are Collective, and throw ConfigError on all ranks, which names what differs and two ranks.
+// The checks are Collective. They throw ConfigError on all ranks, which names the difference and two ranks that differ.
 
-// Every key but those of the tracker and of run, which the main process alone reads. hparams: an object of what other
-// parts of the job were built from.
+// Compares all keys except `run` and the tracker, which only the main process reads. hparams: an object with the
+// settings of the other parts of the job.
 void check_equal_config(const DistContext& context, const TrainerConfig& config, const nlohmann::json& hparams);
 void check_equal_export(const DistContext& context, const std::filesystem::path& folder);
-// Where the stages of a pipeline lie, and the schedule's name.
+// Compares the name of the schedule and the rank of each pipeline stage.
 void check_equal_schedule(const DistContext& context, const std::string& name, const StagePlacement& placement);
-// Of parameters, on the ranks that have the same pipeline stages.
+// Compares the parameters on the ranks that have the same pipeline stages.
 void check_equal_model(const DistContext& context, const Module& module);
 void check_equal_rates(const DistContext& context, double learning_rate, double factor);
 
-// CheckpointState::equal_values of a job: of each of these a checkpoint has one.
+// Returns CheckpointState::equal_values of a job: the values that a checkpoint contains once for all ranks.
 [[nodiscard]] std::map<std::string, EqualValue> equal_at_saves();
-// CheckpointState::copies: of a buffer that several stages of this rank have under one name. module: all of them;
-// prefix: of names in the checkpoint.
+// Returns CheckpointState::copies: the copies of persistent buffers that several stages of this rank have under one
+// name. module: all stages of this rank. prefix: prepended to the names, as in the checkpoint.
 [[nodiscard]] std::multimap<std::string, at::Tensor> copies_of_buffers(
     const Module& module, const std::vector<std::shared_ptr<Module>>& stages, const std::string& prefix);
 

@@ -31,7 +31,7 @@ at::Tensor first_elements(const at::Tensor& tensor) {
   return tensor.detach().view({-1}).narrow(0, 0, std::min(kNumElements, tensor.numel()));
 }
 
-// Of the elements of the whole parameter that this rank keeps.
+// Returns a hash of the positions that the elements of this rank have in the whole parameter.
 std::uint64_t hash_of_boxes(const NamedParameter& parameter) {
   std::uint64_t hash = fnv1a("");
   for (const HeldPart& part : held_parts(parameter.laid_out(parameter.tensor))) {
@@ -40,7 +40,7 @@ std::uint64_t hash_of_boxes(const NamedParameter& parameter) {
   return hash;
 }
 
-// The first packs of two ranks, as check_packs() gathers them.
+// Compares the first packs of two ranks, as check_packs() gathers them.
 void check_pair(const nlohmann::json& first, const nlohmann::json& second) {
   const bool shares_data = first["share"] == second["share"];
   if (first["hash"].is_null() || second["hash"].is_null()) return;
@@ -128,7 +128,7 @@ void FirstStep::warn(const std::vector<std::shared_ptr<Module>>& stages) {
   }
   std::vector<std::int64_t> is_reached;
   for (const auto& [name, parameter] : parameters) {
-    // Ends the entry, so that what is left belongs to no module.
+    // Erases the entry: the leaves that remain belong to no module.
     is_reached.push_back(static_cast<std::int64_t>(leaves_.erase(parameter->local().unsafeGetTensorImpl())));
   }
   const at::Tensor reached = at::tensor(is_reached, at::kLong).to(context_.device());

@@ -1,5 +1,5 @@
-// Mistakes that cost a run and say nothing, found at its start: equal data on all ranks, parameters that nothing
-// trains.
+// Detects mistakes that would spoil a run without an error, at its start: equal data on all ranks, parameters that
+// nothing trains.
 //
 // Example
 //   check_data_order(context, stream->state());
@@ -29,15 +29,16 @@
 
 namespace d9d {
 
-// Collective over all ranks. `state`: PackStream::state() before the first pack. ConfigError on all ranks unless the
-// streams of make_pack_stream() and StreamedPacks deal one dataset in one order; other streams are not compared.
+// Collective over all ranks. state: PackStream::state() before the first pack. Throws ConfigError on all ranks unless
+// all of them read one dataset in one order. Only the streams of make_pack_stream() and StreamedPacks are compared.
 void check_data_order(const DistContext& context, const nlohmann::json& state);
 
-// Continues a hash with a tensor's shape, dtype and, unless it is sparse, values. Waits for a tensor of a device.
+// Continues a hash with a tensor's shape, dtype and, unless it is sparse, values. Waits for the device if the tensor is
+// on one.
 [[nodiscard]] std::uint64_t hash_tensor(const at::Tensor& tensor, std::uint64_t hash);
 
-// Of the values of a microbatch: its tensors and, where it consists of tensors and plain values alone, these too. None
-// for one without tensors.
+// Returns a hash of a microbatch: of its tensors and, if it consists only of tensors and plain values, also of the
+// plain values. None if it has no tensors.
 template <TensorTree Batch>
 [[nodiscard]] std::optional<std::uint64_t> hash_of(Batch batch) {
   std::uint64_t hash = fnv1a("");
@@ -50,11 +51,11 @@ template <TensorTree Batch>
   return has_tensors ? std::optional(hash) : std::nullopt;
 }
 
-// What a rank has in its first pack.
+// Identifies the first pack of a rank.
 struct FirstPack {
-  // Of the first microbatch; none if it has no tensors.
+  // hash_of() the first microbatch; none if it has no tensors.
   std::optional<std::uint64_t> hash = {};
-  std::optional<std::int64_t> number = {};  // of PackStream::microbatch_numbers(), if the stream has them
+  std::optional<std::int64_t> number = {};  // the first of PackStream::microbatch_numbers(), if the stream has them
 };
 
 class FirstStep {
@@ -65,7 +66,7 @@ class FirstStep {
   // ranks that share a model's or a sequence's parts begin with different ones. The same samples with different numbers
   // are a dataset that repeats itself, and are accepted.
   void check_packs(const FirstPack& own) const;
-  // Before a microbatch's backward. Walks the graph of the loss.
+  // Called before the backward of a microbatch. Collects the leaves of the autograd graph of its loss.
   void watch(const at::Tensor& loss);
   // Collective over all ranks, after the last backward, when nothing refers to the graphs any more. The first rank of
   // each pipeline stage logs parameters that no rank's losses depend on, and what it found itself: leaves that belong
@@ -77,12 +78,12 @@ class FirstStep {
 
   const DistContext& context_;
   std::vector<at::Tensor> generators_;
-  // Of the losses' graphs. Weak: a leaf that forward makes for itself ends with its graph.
+  // The leaves of the losses' graphs. Weak pointers: a leaf that forward creates itself is freed with its graph.
   std::unordered_map<const at::TensorImpl*, c10::weak_intrusive_ptr<at::TensorImpl>> leaves_;
 };
 
-// What the optimiser's first step changes. A parameter that its optimiser does not have is not trained, and ranks that
-// update the same elements differently train different models.
+// Checks what the optimiser's first step changes. A parameter that the optimiser was not given is not trained, and
+// ranks that update the same elements differently train different models.
 //
 // Example
 //   FirstUpdate update;                   // of the job
@@ -91,12 +92,13 @@ class FirstStep {
 //   update.end(context, has_gradients);
 class FirstUpdate {
  public:
-  // Copies a few elements of each trained parameter, until a step has been looked at. At a rate of 0: nothing.
+  // Copies a few elements of each trained parameter. Does nothing at a learning rate of 0, and once a step has been
+  // checked.
   void begin(const Module& module, double learning_rate);
   // Collective over all ranks, with the same arguments, in the first step that begin() has prepared and whose gradients
-  // are not all 0. The main process logs parameters with a gradient of which these elements are what they were on all
-  // ranks. Throws ConfigError on all ranks where some that hold the same elements now have other values. Waits for the
-  // device.
+  // are not all 0. The main process logs parameters that have a gradient although their copied elements have changed on
+  // no rank. Throws ConfigError on all ranks if ranks that hold the same elements now have different values. Waits for
+  // the device.
   void end(const DistContext& context, bool has_gradients);
 
  private:
@@ -112,10 +114,10 @@ class FirstUpdate {
   std::vector<Sample> samples_;
 };
 
-// Local. Logs a warning of a model whose trained parameters compute in float16: losses are not scaled.
+// Local. Logs a warning if trained parameters of the model are float16: the loop does not scale losses.
 void warn_of_float16(const DistContext& context, const Module& module);
 
-// Whether a stage of the model is in evaluation mode; the main process then logs a warning.
+// Returns whether a stage of the model is in evaluation mode; the main process then logs a warning.
 bool warn_of_evaluation(const std::vector<std::shared_ptr<Module>>& stages, const DistContext& context,
                         std::int64_t step);
 

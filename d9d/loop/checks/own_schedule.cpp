@@ -40,9 +40,9 @@ void check_equal_order(const DeviceMesh& ranks, const PipelineSchedule& schedule
   const std::string text = to_text(build_compute_program(schedule, num_pipeline_ranks, num_microbatches));
   const nlohmann::json own{{"microbatches", num_microbatches}, {"hash", fnv1a(text)}};
   const std::vector<nlohmann::json> all = all_gather_object(own, ranks);
-  std::map<std::int64_t, std::size_t> first;  // the first rank with so many microbatches
+  std::map<std::int64_t, std::size_t> first;  // the first rank with each number of microbatches
   for (std::size_t i = 0; i < all.size(); ++i) {
-    // A rank that has trained so many already, and compares transfers now.
+    // No hash: the rank has checked its number of microbatches before, and compares transfers now.
     D9D_CHECK(all[i].contains("hash"), StateError,
               "[loop::trainer] expected as many microbatches on all ranks of a pipeline, got ", num_microbatches,
               " and, on rank ", ranks.ranks()[i], ", ", all[i].value("microbatches", std::int64_t{0}),

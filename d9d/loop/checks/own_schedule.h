@@ -1,4 +1,4 @@
-// A pipeline schedule of the program's own, TrainerParts::pipeline_schedule, as a job trains with it.
+// Checks a custom pipeline schedule (TrainerParts::pipeline_schedule), and adapts it to training.
 //
 // Example
 //   const PipelineSchedule schedule = as_trained(own, /*num_ranks=*/2);
@@ -13,16 +13,17 @@
 
 namespace d9d {
 
-// Throws ConfigError for a schedule of the program's own beside one of the configuration.
+// Throws ConfigError if the program has a custom schedule and the configuration sets one too.
 void refuse_two_schedules(const std::optional<PipelineSchedule>& own, const PipelineScheduleConfig& configured);
 
-// Stages lie where `given` places them now. An order without a backward throws ConfigError. With one stage in all it is
-// checked, and each microbatch's backward runs right after its forward, as with every schedule that trains: gradients
-// of one stage are reduced in the last forward's backward.
+// Returns `given` with its present placement of stages. The order() of the result throws ConfigError for a program
+// without a backward. With one stage in all, the order of `given` is only checked, and each microbatch's backward runs
+// right after its forward, as with every schedule that trains: the gradients of one stage are reduced in the backward
+// of the last forward.
 [[nodiscard]] PipelineSchedule as_trained(const PipelineSchedule& given, std::int64_t num_ranks);
 
-// Collective over `ranks`. Throws ConfigError on all of them unless those with as many microbatches have the same
-// program.
+// Collective over `ranks`. Throws ConfigError on all of them unless those with equal numbers of microbatches have the
+// same program.
 void check_equal_order(const DeviceMesh& ranks, const PipelineSchedule& schedule, std::int64_t num_pipeline_ranks,
                        std::int64_t num_microbatches);
 

@@ -69,7 +69,7 @@ struct LoggingConfig {
 
 struct PipeliningConfig {
   PipelineScheduleConfig schedule = {};
-  ExchangeMethod messages = ExchangeMethod::kAuto;  // by what stages hand transfers to each other
+  ExchangeMethod messages = ExchangeMethod::kAuto;  // how stages send transfers to each other
 
   static constexpr auto fields() {
     return record<PipeliningConfig>(defaulted("schedule", &PipeliningConfig::schedule),
@@ -79,8 +79,8 @@ struct PipeliningConfig {
 
 struct ModelStageFactoryConfig {
   std::optional<std::filesystem::path> source_checkpoint = {};  // source of the initial weights; null: random
-  // Regular expression of whole names: parameters that source_checkpoint need not have, such as those of a new head,
-  // keep their initial values. null: it must have all.
+  // Regular expression that must match the whole name of a parameter: such parameters, for instance those of a new
+  // head, may be missing in source_checkpoint and keep their initial values. null: none may be missing.
   std::optional<std::string> source_may_lack = {};
   bool checkpoint_only_trainable_parameters = false;
   // The dtype in which trained parameters are kept, updated and exported (master weights), at least as wide as the one
@@ -113,7 +113,7 @@ struct GarbageCollectionConfig {
   }
 };
 
-// What happens when a checkpoint cannot be written beside training. Those of before stay.
+// What happens when a checkpoint cannot be written in the background. Earlier checkpoints are kept.
 enum class FailedSavePolicy { kStop, kContinue };
 constexpr auto enum_names(FailedSavePolicy) {
   return std::to_array<EnumName<FailedSavePolicy>>(
@@ -124,7 +124,8 @@ struct CheckpointingConfig {
   std::filesystem::path save_dir = {};
   StepActionPeriod period_steps = {};
   std::optional<std::int64_t> num_to_keep = {};  // null: all
-  // continue: an error line in the log. The save at the end of a run is an error with either, after the export.
+  // continue: logs an error. With either policy, if the save at the end of a run fails, the program ends with an error
+  // after the export.
   FailedSavePolicy on_failed_save = FailedSavePolicy::kStop;
 
   static constexpr auto fields() {
@@ -190,9 +191,10 @@ struct GradientManagerConfig {
 };
 
 struct TimeoutConfig {
-  // Seconds, until all ranks have met, then of each wait until the first step has ended, and again after the last.
+  // Seconds: the limit until all ranks have met, then of each wait until the first step has ended, and again after the
+  // last step.
   std::int64_t init_timeout = 10000;
-  std::int64_t step_timeout = 100;  // seconds, afterwards
+  std::int64_t step_timeout = 100;  // seconds of each wait in between
 
   static constexpr auto fields() {
     return record<TimeoutConfig>(defaulted("init_timeout", &TimeoutConfig::init_timeout, at_least(1)),
@@ -200,12 +202,12 @@ struct TimeoutConfig {
   }
 };
 
-// Runs forward and backward of a microbatch as one CUDA graph, for steps whose kernels are so short that launches
-// limit their speed. A graph serves microbatches of one kind: the same names, shapes, dtypes and host values in what
-// the task built, and the same parameters that already have gradients. Other microbatches run eagerly. Results are the
-// same numbers. Needs one device a rank and mesh degrees of 1 other than data_parallel_replicate and pipeline_parallel.
-// A model in several stages has a graph for each computation of its program, and a kind is that of all microbatches of
-// a step, in order.
+// Runs forward and backward of a microbatch as one CUDA graph, for steps whose kernels are so short that launches limit
+// their speed. A graph serves microbatches of one kind: the same names, shapes, dtypes and host values in what the task
+// built, and the same parameters that already have gradients. Other microbatches run eagerly. Results are the same
+// numbers. Needs one device per rank and mesh degrees of 1 other than data_parallel_replicate and pipeline_parallel. A
+// model in several stages has one graph for each computation of its program; its kinds are kinds of steps, given by all
+// microbatches of a step in order.
 //
 // Host code of a task, its model and their hooks in forward and loss runs at the capture but not in a replay. It must
 // therefore read no device value, and only inputs, shared and state may decide what the device does. Waiting for the

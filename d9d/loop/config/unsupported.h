@@ -1,4 +1,5 @@
-// Settings that a configuration may contain but this version does not support. They are refused by name, never ignored.
+// Settings that a configuration may contain but this version does not support. They are rejected by name, never
+// ignored.
 //
 // Example
 //   refuse_unsupported(config.trainer);
@@ -11,8 +12,8 @@
 
 namespace d9d {
 
-// Each throws ConfigError for the first setting that is not built. Messages name keys below `trainer` and
-// `optimizer`. (Data sources are refused where they are read: data/token_stream.h.)
+// Each throws ConfigError for the first setting that is not supported. Messages name keys below `trainer` and
+// `optimizer`. (Data sources are rejected where they are read: data/token_stream.h.)
 void refuse_unsupported(const TrainerConfig& trainer);
 void refuse_unsupported(const OptimizerConfig& optimizer);
 

@@ -1,4 +1,4 @@
-// Which kinds of work are captured in graphs: each runs eagerly in its first few steps.
+// Decides which kinds of work are captured in graphs: each kind runs eagerly in its first few steps.
 //
 // Example
 //   GraphKinds<Captured> kinds(config);
@@ -25,9 +25,9 @@ class GraphKinds {
  public:
   explicit GraphKinds(const CudaGraphConfig& config) : config_(config) {}
 
-  // Null: this work, of the current step, runs eagerly. Kinds that first occurred in the same step are captured in the
+  // Null: this work of the current step runs eagerly. Kinds that first occurred in the same step are captured in the
   // same step, so that the memory of their eager runs is freed before the first capture allocates the memory of its
-  // graph. What is returned stays where it is.
+  // graph. The returned object does not move.
   [[nodiscard]] Captured* find(const std::string& key) {
     auto found = kinds_.find(key);
     if (found != kinds_.end() && found->second.captured.is_captured()) return &found->second.captured;
@@ -53,7 +53,8 @@ class GraphKinds {
   void for_each(const auto& use) const {
     for (const auto& [key, kind] : kinds_) use(kind.captured);
   }
-  // Kinds that are captured plus kinds that wait for it; of the latter the latest kMaxWaiting are kept.
+  // The number of captured kinds plus that of kinds that wait for capture; of the latter, only the latest kMaxWaiting
+  // are kept.
   [[nodiscard]] std::int64_t size() const { return std::ssize(kinds_); }
   static constexpr std::int64_t kMaxWaiting = 64;
 
@@ -64,7 +65,7 @@ class GraphKinds {
     Captured captured = {};
   };
 
-  // Of those that are not captured.
+  // Drops the kind that occurred least recently among those that are not captured.
   void forget_oldest() {
     auto oldest = kinds_.end();
     for (auto entry = kinds_.begin(); entry != kinds_.end(); ++entry) {

@@ -79,7 +79,7 @@ void warn_of_source_checkpoint(const DistContext& context, const ModelStageFacto
                             "as in transformers");
     }
   }
-  std::map<std::string, std::size_t> num_unused;  // by how many stages
+  std::map<std::string, std::size_t> num_unused;  // number of stages that do not use the tensor
   std::set<std::string> missing;
   std::size_t num_stages = 0;
   for (const nlohmann::json& of_rank : all) {

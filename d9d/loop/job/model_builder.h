@@ -1,4 +1,4 @@
-// Builds a stage of a model, which a provider has initialized without memory: for training, measuring and planning.
+// Builds a stage of a model that a provider has initialized without memory, for training, measuring and planning.
 //
 //   master dtype -> parallelize -> materialize -> initial values -> source checkpoint
 //
@@ -30,19 +30,20 @@ void check_layouts(const DistContext& context, const Module& module);
 [[nodiscard]] RandomClockPtr share_random_clock(const DistContext& context, Module& module,
                                                 const TrainerConfig& config);
 
-// Collective over the job. Fills the module from the configured source_checkpoint: a folder of Hugging Face with the
-// mapper that `map` makes for it, a checkpoint of a job by its own names. A rank's error is all ranks' error.
+// Collective over the job. Fills the module from the configured source_checkpoint: from a Hugging Face folder with the
+// mapper that `map` returns for it, or from a checkpoint of a job by the names of the module. An error of one rank is
+// thrown on all ranks.
 [[nodiscard]] LoadReport load_source_checkpoint(const DistContext& context, Module& module,
                                                 const ModelStageFactoryConfig& config,
                                                 const std::function<StateMapper(const HuggingFaceDirectory&)>& map);
-// Collective over the job. On the main process, warns of tensors of the source_checkpoint that no stage takes, and of
-// parameters that it lacks. of_stages: what the stages of this rank have loaded.
+// Collective over the job. On the main process, warns of tensors of the source_checkpoint that no stage uses, and of
+// parameters that it lacks. of_stages: the reports of the stages of this rank.
 void warn_of_source_checkpoint(const DistContext& context, const ModelStageFactoryConfig& config,
                                const std::vector<LoadReport>& of_stages);
 
-// Collective. `module`: as ModelProvider::initialize_model_stage returned it. resumes: a checkpoint of the job will
-// replace all values, so model_stage_factory.source_checkpoint is not read, unless checkpoints hold trainable
-// parameters alone. Returns what was loaded from there; none: it was not read. On the meta device there are no values.
+// Collective. module: as ModelProvider::initialize_model_stage returned it. resumes: a checkpoint of the job will
+// replace all values, so model_stage_factory.source_checkpoint is not read, unless checkpoints only contain trainable
+// parameters. Returns what was loaded from there; none if it was not read. On the meta device no values are set.
 std::optional<LoadReport> build_model_stage(const DistContext& context, const TrainerConfig& config,
                                             AnyModelProvider& provider, const PipelineStageInfo& stage,
                                             const std::shared_ptr<Module>& module, bool resumes = false);

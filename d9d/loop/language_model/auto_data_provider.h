@@ -1,10 +1,10 @@
-// Data providers that follow a configuration record, which is what most jobs need. With a budget of steps the data is
-// repeated, shuffled anew each time.
+// Data providers that follow a configuration record, which is what most jobs need. If a job has a number of steps, the
+// data is repeated, shuffled anew in each pass.
 //
 // Example
 //   auto tokens = token_data_provider(config.data, {.vocabulary_size = 256, .max_positions = 1024}, /*base_seed=*/7);
 //   AutoDataProvider<Batch> data([](const DistContext&) { return std::make_shared<const Pairs>("a.bin"); }, collate,
-//                                config.data, /*base_seed=*/7);         // a dataset of one's own
+//                                config.data, /*base_seed=*/7);         // a custom dataset
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class AutoDataProvider : public DataProvider<Batch> {
   using BuildStream =
       std::function<std::unique_ptr<PackStream<Batch>>(const DistContext& context, const StreamOptions& options)>;
 
-  // make_pack_stream() of the dataset that make_dataset(context) returns, as a std::shared_ptr.
+  // Uses make_pack_stream() of the dataset that make_dataset(context) returns as a std::shared_ptr.
   template <class MakeDataset, class Collate>
   AutoDataProvider(MakeDataset make_dataset, Collate collate, AutoDataConfig config, std::int64_t base_seed)
       : AutoDataProvider(
@@ -33,10 +33,10 @@ class AutoDataProvider : public DataProvider<Batch> {
               return make_pack_stream<Batch>(make_dataset(context), collate, config, options);
             },
             base_seed) {}
-  // Any stream. `options` are those of the rank: on_rank_of().
+  // Uses any stream. The `options` of `build` are those of the rank (on_rank_of()).
   AutoDataProvider(BuildStream build, std::int64_t base_seed) : build_(std::move(build)), base_seed_(base_seed) {}
 
-  // The first rank of a machine builds before the others, which find the files that it left.
+  // The first rank of a machine builds its stream before the others, which reuse the files that it has written.
   std::unique_ptr<PackStream<Batch>> build_pack_stream(const DistContext& context,
                                                        std::optional<std::int64_t> total_steps) override {
     const StreamOptions options =
@@ -51,13 +51,13 @@ class AutoDataProvider : public DataProvider<Batch> {
   std::int64_t base_seed_;
 };
 
-// What the data must fit into.
+// The limits of the model that the data must respect.
 struct TokenLimits {
   std::int64_t vocabulary_size;
   std::int64_t max_positions;
 };
 
-// Token sequences as "data" of a configuration says: build_token_stream().
+// Provides token sequences as the section "data" of a configuration describes them (build_token_stream()).
 [[nodiscard]] AutoDataProvider<TokenBatch> token_data_provider(DataConfig config, const TokenLimits& limits,
                                                                std::int64_t base_seed);
 

@@ -19,7 +19,7 @@
 namespace d9d {
 
 struct LanguageModelState {
-  at::Tensor num_predicted;  // scalar: labels that count
+  at::Tensor num_predicted;  // scalar: number of labels that count
   static constexpr auto fields() {
     return record<LanguageModelState>(field("num_predicted", &LanguageModelState::num_predicted));
   }
@@ -35,8 +35,8 @@ struct LanguageModelTypes {
 };
 
 struct LanguageModelTaskOptions {
-  // Whether layers get SequenceShared::real_positions of microbatches with padding, which experts need. Without them,
-  // as for a dense model, microbatches that differ in padding alone are of one kind for CUDA graphs.
+  // Whether layers get SequenceShared::real_positions of microbatches with padding, which experts need. If false, as
+  // for a dense model, microbatches that only differ in padding are of one kind for CUDA graphs.
   bool tells_padding = true;
 };
 

@@ -40,7 +40,7 @@ json read_object(const fs::path& path) {
   return object;
 }
 
-// Of files: nothing is copied that is the same already.
+// Whether two files have equal contents.
 bool have_equal_bytes(const fs::path& left, const fs::path& right) {
   std::error_code error;
   return fs::file_size(left, error) == fs::file_size(right, error) && text_of_file(left) == text_of_file(right);
@@ -52,7 +52,7 @@ struct KnownTokenizer {
   TokenizerIdentity identity;
 };
 
-// That of the job that saved a checkpoint; none where it trained on ids.
+// The tokenizer of the job that saved a checkpoint; none if it trained on ids.
 std::optional<KnownTokenizer> tokenizer_at(const SavedCheckpoint& saved) {
   const json data = value_of(saved, "data");
   const json order = data.is_object() ? data.value("order", json()) : json();
@@ -64,8 +64,8 @@ std::optional<KnownTokenizer> tokenizer_at(const SavedCheckpoint& saved) {
   return std::nullopt;
 }
 
-// That beside the weights; none if there is no such file, or one that is not understood, of which the main process
-// warns.
+// The tokenizer beside the weights; none if there is no such file, or if it is not understood, of which the main
+// process warns.
 std::optional<KnownTokenizer> tokenizer_in(const fs::path& folder, const DistContext& context) {
   const fs::path path = folder / kTokenizer;
   if (!is_file(path)) return std::nullopt;
@@ -92,7 +92,7 @@ std::int64_t id_of(const std::string& token, const std::optional<Tokenizer>& tok
   return *id;
 }
 
-// What ends texts and answers, by id, in the order of the sources.
+// The tokens that end texts and answers, in the order of the sources.
 struct EndTokens {
   std::vector<std::string> texts;
   std::vector<std::int64_t> ids;
@@ -112,7 +112,8 @@ EndTokens ends_of(const std::vector<TextForm>& forms, const std::optional<Tokeni
   return ends;
 }
 
-// For a tokenizer that comes without one. Tokens that the file does not call special would be added a second time.
+// Returns a tokenizer_config.json for a tokenizer without one. Sets eos_token only to a token that tokenizer.json calls
+// special: another one would be added a second time.
 std::string made_tokenizer_config(const EndTokens& ends, const std::optional<Tokenizer>& tokenizer,
                                   std::int64_t max_positions) {
   nlohmann::ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
@@ -124,7 +125,7 @@ std::string made_tokenizer_config(const EndTokens& ends, const std::optional<Tok
   return config.dump(2) + "\n";
 }
 
-// `published`, which may be an empty object, with the tokens that end a text of the data in front of its own.
+// Returns `published`, which may be an empty object, with the end tokens of the data in front of its own.
 std::string generation_config(json published, const EndTokens& ends) {
   std::vector<std::int64_t> all = ends.ids;
   const json before = published.value("eos_token_id", json());
@@ -183,7 +184,7 @@ void check_tokenizer_of(const TextForm& form, const fs::path& source, const Dist
   }
 }
 
-// Of sources whose tokenizers have the same ids, that of conversations knows the tokens that end an answer.
+// Chooses among sources whose tokenizers have the same ids: that of conversations knows the tokens that end an answer.
 const TextForm& form_of_export(const std::vector<TextForm>& forms) {
   const auto chat = std::ranges::find_if(forms, [](const TextForm& form) { return form.chat.has_value(); });
   return chat == forms.end() ? forms.front() : *chat;
@@ -207,7 +208,7 @@ Files tokenizer_files(const DistContext& context, const DataConfig& data, const 
   if (!path && forms.empty()) return {};
   if (!forms.empty() && path) check_tokenizer_file(*path);
 
-  std::vector<fs::path> folders;  // of files that belong to the tokenizer
+  std::vector<fs::path> folders;  // with files that belong to the tokenizer
   if (path) folders.push_back(path->parent_path());
   if (path && has_source && have_equal_bytes(*path, *source / kTokenizer)) folders.push_back(*source);
   Files files = {{kTokenizer, path ? text_of_file(*path) : byte_tokenizer_json()}};
@@ -223,7 +224,7 @@ Files tokenizer_files(const DistContext& context, const DataConfig& data, const 
   if (!files.contains(kTokenizerConfig)) {
     files[kTokenizerConfig] = made_tokenizer_config(ends, tokenizer, options.max_positions);
   }
-  if (source) folders.insert(folders.begin(), *source);  // what generates well is a matter of the model
+  if (source) folders.insert(folders.begin(), *source);  // first, since generation settings belong to the model
   const auto published =
       std::ranges::find_if(folders, [](const auto& folder) { return is_file(folder / kGenerationConfig); });
   const std::string generation = generation_config(

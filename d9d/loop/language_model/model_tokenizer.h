@@ -1,5 +1,5 @@
-// The tokenizer of a job's text: whether the model that the job begins with knows its ids, and the files of it that an
-// export carries, so that other programs write text with the model.
+// Checks that the tokenizer of the data fits the model that a job begins with, and collects the tokenizer files of an
+// export, so that other programs can generate text with the model.
 //
 // Example
 //   check_tokenizer(context, config.data, source_checkpoint);
@@ -17,22 +17,24 @@
 
 namespace d9d {
 
-// Local. Compares the data's tokenizer with the one beside the weights of a Hugging Face folder, or with the one of the
-// job that saved a checkpoint. Throws ConfigError if an id that is no added token is another text there; the main
-// process warns where the rest differs, or cannot be read. Where one of the two is unknown there is nothing to compare.
+// Local. Compares the tokenizer of the data with the one beside the weights of a Hugging Face folder, or with that of
+// the job that saved a checkpoint. Throws ConfigError if an id that is no added token stands for another text there.
+// The main process warns if the rest differs or cannot be read. Nothing is compared if one of the two tokenizers is
+// unknown.
 void check_tokenizer(const DistContext& context, const DataConfig& data,
                      const std::filesystem::path& source_checkpoint);
 
 struct TokenizerFilesOptions {
   std::optional<std::filesystem::path> source_checkpoint = {};
-  std::optional<std::filesystem::path> tokenizer = {};  // of data of ids, where source_checkpoint has none
+  std::optional<std::filesystem::path> tokenizer = {};  // for data of ids, if source_checkpoint has none
   std::int64_t max_positions = 0;                       // of the model
 };
 
-// Local. tokenizer.json, tokenizer_config.json, the chat template and generation_config.json, by name: those of the
-// data, and where it is of ids those beside the weights of source_checkpoint. Data of bytes has a tokenizer.json of
-// bytes. What ends a text or an answer in the data ends it in generation_config.json too. Empty if no tokenizer is
-// known. The main process warns where the files and the data have different chat templates. Throws as chat_family().
+// Local. Returns tokenizer.json, tokenizer_config.json, the chat template and generation_config.json, by name: those of
+// the data or, if it consists of ids, those beside the weights of source_checkpoint. Data of bytes gets a
+// tokenizer.json of bytes. Tokens that end a text or an answer in the data are also end tokens in
+// generation_config.json. Empty if no tokenizer is known. The main process warns if the files and the data have
+// different chat templates. Throws as chat_family().
 [[nodiscard]] std::map<std::string, std::string> tokenizer_files(const DistContext& context, const DataConfig& data,
                                                                  const TokenizerFilesOptions& options);
 

@@ -26,9 +26,9 @@ std::string text_of(const std::vector<PipelineStageInfo>& stages) {
   return stages.empty() ? "no stages" : text;
 }
 
-// What the stages of a rank have of the token that comes next.
+// The input and output of the forward that computes the next token.
 struct NextToken {
-  std::optional<ShardedSequence> sequence;  // before it
+  std::optional<ShardedSequence> sequence;  // the tokens before the next one
   at::Tensor logits;                        // of the last stage, once that has run
 };
 
@@ -111,7 +111,7 @@ class StagedDecoder final : public TokenModel {
   DeviceMesh pipeline_;
   c10::Device device_;
   PipelineExecutor executor_;
-  std::vector<ParameterCopy> copies_;  // tied, of stages on this rank
+  std::vector<ParameterCopy> copies_;  // of tied parameters of the stages of this rank
   NextToken next_;
   std::vector<std::unique_ptr<DecoderStage>> stages_;
 };

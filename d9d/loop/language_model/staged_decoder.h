@@ -1,5 +1,5 @@
-// A decoder in the stages of a pipeline, as generate() calls it: each token is one forward through all stages, which
-// lie where training has them.
+// A decoder in pipeline stages as a TokenModel for generate(): each token takes one forward through all stages, on the
+// ranks where training has them.
 //
 // Example
 //   const auto decoder = staged_decoder(context, trainer.placement(), trainer.stages());

@@ -10,7 +10,7 @@ namespace d9d {
 
 namespace {
 
-// Without a tokenizer of its own, a sample has the data's.
+// The form of the data, with the tokenizer of `config` if it names one.
 TextForm form_of(const TextSamplesConfig& config, const DataConfig& data) {
   std::optional<TextForm> form = text_form(data);
   D9D_CHECK(form || config.tokenizer, ConfigError,

@@ -1,4 +1,4 @@
-// What a trained model writes after prompts, in the form of the text that it was trained on.
+// Lets a trained model continue prompts, in the form of the text that it was trained on.
 //
 // Example
 //   {"prompts": ["The capital of France is"], "num_tokens": 40, "temperature": 0.7, "stop_at": ["<|endoftext|>"]}
@@ -26,9 +26,10 @@
 namespace d9d {
 
 struct TextSamplesConfig {
-  std::vector<std::string> prompts = {};                // of data of conversations: what a user says
+  std::vector<std::string> prompts = {};                // for data of conversations: messages of the user
   std::optional<std::filesystem::path> tokenizer = {};  // a tokenizer.json; unset: that of the data, or bytes
-  // Tokens by their text that end a sample, beside the data's end_of_document and the end of the assistant's message.
+  // Further tokens, by their text, that end a sample, in addition to the data's end_of_document and the end of the
+  // assistant's message.
   std::vector<std::string> stop_at = {};
   std::int64_t num_tokens = 200;  // of a sample, at most
   double temperature = 0.7;       // 0: always the likeliest token
@@ -48,8 +49,8 @@ class TextSamples {
   // for data of token ids without a tokenizer, for a prompt without a token, and for a stop that is no token.
   TextSamples(const TextSamplesConfig& config, const DataConfig& data, const TokenLimits& limits);
 
-  // Collective over all ranks of the model. The main process writes each prompt and what the model makes of it, as it
-  // comes.
+  // Collective over all ranks of the model. The main process writes each prompt and its continuation: with a tokenizer
+  // as it is generated, bytes at its end.
   void write(const DistContext& context, TokenModel& model, std::ostream& out) const;
 
  private:

@@ -35,7 +35,7 @@ std::vector<PipelineScheduleConfig> allowed_schedules(const AutoScheduleConfig& 
   return allowed;
 }
 
-// What a job that continues had chosen, if it would be asked the same again.
+// The schedule that a continued job has chosen before; none if its keys or its number of pipeline ranks have changed.
 std::optional<PipelineScheduleConfig> chosen_before(const UnbuiltJob& job,
                                                     const std::optional<SavedCheckpoint>& saved) {
   if (!saved || !saved->values().contains("auto_schedule")) return std::nullopt;
@@ -47,7 +47,8 @@ std::optional<PipelineScheduleConfig> chosen_before(const UnbuiltJob& job,
                                               {.source = (saved->folder() / "manifest.json").string()});
 }
 
-// Collective over the job. Why some rank cannot run the first step's microbatches so; none: all can.
+// Collective over the job. Why some rank cannot run the microbatches of the first step with this schedule; none if all
+// ranks can.
 std::optional<std::string> refusal_of(const UnbuiltJob& job, const PipelineScheduleConfig& schedule) {
   nlohmann::json refusal;
   const MicrobatchPack* const pack = job.binding.peek_pack();
@@ -174,7 +175,7 @@ nlohmann::ordered_json auto_schedule_of(const TrainerConfig& config) {
   const auto* const automatic = std::get_if<AutoScheduleConfig>(&config.pipelining.schedule);
   if (automatic == nullptr) return nullptr;
   AutoScheduleConfig asked = *automatic;
-  asked.costs_file.reset();  // which decides nothing
+  asked.costs_file.reset();  // it does not affect the choice
   return write_record(asked);
 }
 

@@ -1,5 +1,5 @@
-// trainer.pipelining.schedule = {"schedule": "auto"}: the schedule with the shortest simulated step that fits, for
-// stages that are measured before the job builds its own.
+// trainer.pipelining.schedule = {"schedule": "auto"}: measures stages before the job builds its own, and chooses the
+// schedule with the shortest simulated step that fits into memory.
 //
 // Example
 //   const TrainerConfig config = with_chosen_schedule({context, given, binding, task, provider, schedule}, saved);
@@ -17,18 +17,19 @@
 
 namespace d9d {
 
-// The choice among the schedules that `config` allows. ConfigError where none fits, naming the one that keeps least.
+// Chooses among the schedules that `config` allows. Throws ConfigError if none fits into memory, naming the one that
+// needs the least.
 [[nodiscard]] ScheduleChoice choose_schedule(const AutoScheduleConfig& config, std::int64_t num_ranks,
                                              const MeasuredPipeline& measured);
 
-// Collective over the job. `config` with a schedule by name, the same on all ranks; a schedule that is named already
-// stays. On one rank that is the model in one stage, and nothing is measured. A job that continues goes on with what
-// was chosen before, if it runs on as many ranks of a pipeline and with the same keys, and if that schedule can run its
-// microbatches. The main process logs the costs, the candidates and the choice, and writes
+// Collective over the job. Returns the configuration with a schedule by name, the same on all ranks; a schedule that is
+// named already stays. With one pipeline rank the model is one stage, and nothing is measured. A job that continues
+// keeps the schedule that was chosen before, if it has the same number of pipeline ranks and the same keys, and if that
+// schedule can run its microbatches. The main process logs the costs, the candidates and the choice, and writes
 // AutoScheduleConfig::costs_file.
 [[nodiscard]] TrainerConfig with_chosen_schedule(const UnbuiltJob& job, const std::optional<SavedCheckpoint>& saved);
 
-// trainer.pipelining.schedule where it is auto, as checkpoints hold it; otherwise null.
+// Returns trainer.pipelining.schedule as checkpoints contain it if it is auto, otherwise null.
 [[nodiscard]] nlohmann::ordered_json auto_schedule_of(const TrainerConfig& config);
 
 }  // namespace d9d

@@ -37,7 +37,7 @@ bool splits_backward(const PipelineProgram& program) {
   });
 }
 
-// Sets how many microbatches of each stage are kept where their bytes are most.
+// Sets num_live and num_waiting of each stage to their values when the sum of their bytes is largest.
 void count_live(const RankProgram& program, std::vector<StageMemory>& stages) {
   std::vector<StageMemory> now = stages;
   const auto bytes_of = [](const StageMemory& stage) {
@@ -66,7 +66,7 @@ void count_live(const RankProgram& program, std::vector<StageMemory>& stages) {
   }
 }
 
-// What a stage hands on stands for no memory, also where memory of the meta device is counted.
+// A stage whose transfers count no bytes on the meta device: their tensors share one element.
 class PlannedStage final : public TrainingStage {
  public:
   using TrainingStage::TrainingStage;
@@ -84,7 +84,7 @@ class StageMeasurement {
                    PipelineStage& stage)
       : context_(context), meter_(meter), info_(info), stage_(stage) {}
 
-  // Two microbatches: the first takes what stays for the step, too.
+  // Runs two microbatches: the first also allocates what stays for the whole step.
   void measure(StageMemory& memory) const {
     const std::int64_t base = meter_.live_bytes();
     Kept first = forward(0);
@@ -98,7 +98,7 @@ class StageMeasurement {
     memory.gradients = std::max(before, meter_.live_bytes()) - base - memory.gathered;
   }
 
-  // A further two, which wait for W together: the second of them shares full gradients with the first.
+  // Runs two further microbatches that wait for W at the same time: the second shares full gradients with the first.
   void measure_split(StageMemory& memory) const {
     DeferredGradients deferred(stage_.weights());
     const auto weights = [&](std::int64_t microbatch, bool is_last, WeightGradients left) {
@@ -125,7 +125,7 @@ class StageMeasurement {
   }
 
  private:
-  // Tensors of the device like those of a transfer.
+  // Tensors on the device with the shapes and dtypes of a transfer.
   [[nodiscard]] std::vector<at::Tensor> transferred(StageBoundary boundary) const {
     std::vector<at::Tensor> leaves = stage_.transfer({0}, boundary);
     for (at::Tensor& leaf : leaves) leaf = at::zeros(leaf.sizes(), leaf.options().device(context_.device()));
@@ -148,7 +148,8 @@ class StageMeasurement {
     stage_.end_forward({microbatch});
     return {.arrived = arrived, .graph = StageGraph(made), .output = made.front().options()};
   }
-  // The whole backward, or with `deferred` its first half, which leaves the other. Nothing else is kept.
+  // Runs the whole backward or, with `deferred`, only I, and returns the deferred weight gradients. Frees everything
+  // else of the microbatch.
   [[nodiscard]] WeightGradients backward(std::int64_t microbatch, Kept kept, bool is_last,
                                          DeferredGradients* deferred) const {
     std::vector<at::Tensor> gradients = info_.is_last() ? std::vector<at::Tensor>{at::ones({}, kept.output)}
@@ -200,7 +201,7 @@ class MeasuredRank {
     for (PlannedStage& stage : stages_) stages.push_back(&stage);
     executor_.run(stages, request_.num_microbatches);
     const std::int64_t parameters = memory_.sum_of(&StageMemory::parameters);
-    const std::int64_t in_step = meter_.peak_bytes() - built;  // beside what was built
+    const std::int64_t in_step = meter_.peak_bytes() - built;  // in addition to what was built
     memory_.working = std::max<std::int64_t>(0, in_step - memory_.sum_of(&StageMemory::gathered) -
                                                     memory_.sum_of(&StageMemory::gradients) - memory_.activations());
     memory_.messages = inbox_bytes();
@@ -253,7 +254,8 @@ class MeasuredRank {
     step_.losses.assign(step_.pack.size(), {});
   }
 
-  // Of the ranks that have neighbouring stages, where they write each other's memory.
+  // Bytes of the receive buffers, one for each other rank with a neighbouring stage; 0 if a communicator sends the
+  // messages.
   [[nodiscard]] std::int64_t inbox_bytes() const {
     if (request_.trainer.pipelining.messages == ExchangeMethod::kCommunicator) return 0;
     const StagePlacement& placement = executor_.placement();
@@ -288,7 +290,7 @@ class MeasuredRank {
   const MetricMap metrics_;
   std::vector<std::shared_ptr<AnyModelStage>> model_stages_;
   RandomClockPtr clock_;
-  std::unique_ptr<AnyMicrobatch> microbatch_;  // which all are copies of
+  std::unique_ptr<AnyMicrobatch> microbatch_;  // all microbatches are copies of it
   StepMicrobatches step_;
   std::vector<PlannedStage> stages_;
 };

@@ -31,7 +31,7 @@ namespace {
 using Leaves = std::vector<at::Tensor>;
 using FreeBytes = std::function<double()>;
 
-// Passes the first microbatch through a stage, without gradients, and keeps what arrives.
+// Passes the first microbatch through a stage without gradients, and keeps the inputs that the stage receives.
 class Relay final : public PipelineStage {
  public:
   Relay(const AnyMicrobatch& microbatch, const AnyModelStage& stage, FreeBytes free_bytes)
@@ -46,7 +46,7 @@ class Relay final : public PipelineStage {
     if (stage_.info.is_last()) return {};
     try {
       const double before = free_bytes_();
-      (void)microbatch_.forward(stage_, leaves);  // for what stays when its outputs are gone
+      (void)microbatch_.forward(stage_, leaves);  // to measure what stays after its outputs are freed
       held = before - free_bytes_();
       return microbatch_.forward(stage_, leaves);
     } catch (const std::exception&) {
@@ -56,7 +56,7 @@ class Relay final : public PipelineStage {
   }
 
   Leaves arrived = {};
-  double held = 0;  // what FSDP gathers
+  double held = 0;  // bytes that FSDP gathers
 
  private:
   const AnyMicrobatch& microbatch_;
@@ -64,8 +64,8 @@ class Relay final : public PipelineStage {
   const FreeBytes free_bytes_;
 };
 
-// What a stage takes where a step ends: two fp32 moments a trained element, and the gradients of the shards where full
-// ones wait for them.
+// Bytes that a stage needs at the end of a step: two fp32 moments per trained element and, if full gradients are only
+// reduced with the last microbatch, the gradients of the shards.
 double bytes_of_step_end(Module& stage, std::optional<Dtype> gradient_dtype) {
   constexpr double kOfMoments = 8;
   bool waits = false;
@@ -86,8 +86,9 @@ double bytes_of_step_end(Module& stage, std::optional<Dtype> gradient_dtype) {
   return bytes;
 }
 
-// Of the forward of either of two stages beside the backward of the other; 0 where the executor runs them in a row.
-// Both are measured as pairs, one directly after the other: the clocks of a device depend on what it computed before.
+// Runs the forward of each of two stages at the same time as the backward of the other. Returns the hidden fraction of
+// the shorter computations; 0 if the executor runs them one after the other. Each pair is measured in sequence and then
+// concurrently, without a pause: the clocks of a device depend on what it computed before.
 double measure_overlap(const UnbuiltJob& job, std::vector<TrainingStage>& stages,
                        const std::vector<StageSample>& samples, const std::vector<StageCosts>& costs) {
   if (!job.context.device().is_cuda() || job.config.cuda_graph) return 0;
@@ -95,7 +96,7 @@ double measure_overlap(const UnbuiltJob& job, std::vector<TrainingStage>& stages
   double hidden = 0, shorter = 0;
   for (const auto& [of_forward, of_backward] : {std::pair<std::size_t, std::size_t>{0, 1}, {1, 0}}) {
     StageSample beside = samples[of_forward];
-    beside.before_forward = nullptr;  // the inputs are those of the same microbatch
+    beside.before_forward = nullptr;  // uses the inputs of the same microbatch
     const auto measure = [&](const Lanes* which) {
       wait_for_all(job.context);
       return measure_composed({stages[of_forward], beside}, {stages[of_backward], samples[of_backward]}, which);
@@ -176,7 +177,7 @@ void MeasuredCut::measure(RankMeasurement& measurement) {
   }
   std::vector<StageCosts> costs;
   for (std::size_t i = 0; i < own_.size(); ++i) {
-    wait_for_all(job_.context);  // all ranks compute while one is measured
+    wait_for_all(job_.context);  // all ranks compute while one measures
     const double before = free_bytes();
     costs.push_back(measure_stage(stages[i], samples[i]));
     held_[i] += before - free_bytes();  // gradients
@@ -192,11 +193,11 @@ void MeasuredCut::measure(RankMeasurement& measurement) {
   }
   for (const auto& [name, metric] : metrics) metric->reset();
   gradients.abandon();
-  wait_for_all(job_.context);  // others may read this rank's parameters until they have come here
+  wait_for_all(job_.context);  // other ranks may read this rank's parameters until they get here
   gradients.close();
 }
 
-// What arrives at each stage.
+// Runs one forward through all stages. Returns the inputs that each stage of this rank receives.
 std::vector<MeasuredCut::Leaves> MeasuredCut::arrivals(const AnyMicrobatch& microbatch) {
   const auto place = [per_rank = num_stages_per_rank_](std::int64_t num_ranks) {
     return StagePlacement::loop(num_ranks, per_rank);

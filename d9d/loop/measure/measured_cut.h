@@ -1,5 +1,5 @@
-// A model in some number of stages that are measured and dropped: each rank builds its own as the job builds those that
-// it trains, and runs them on the first microbatch.
+// Measures a model that is split into some number of stages. Each rank builds its stages as the job builds those that
+// it trains, runs them on the first microbatch, and drops them.
 //
 // Example
 //   MeasuredCut cut({context, config, binding, task, provider, schedule}, /*num_stages_per_rank=*/2);
@@ -28,7 +28,7 @@ namespace d9d {
 struct UnbuiltJob {
   const DistContext& context;
   const TrainerConfig& config;
-  TaskBinding& binding;  // whose stream is built
+  TaskBinding& binding;  // its stream must be built
   AnyTask& task;
   AnyModelProvider& model;
   const JobSchedule& schedule;
@@ -65,22 +65,24 @@ class MeasuredCut {
   // `job` is borrowed.
   MeasuredCut(const UnbuiltJob& job, std::int64_t num_stages_per_rank);
 
-  // Collective over the job. Why the model cannot be cut so, what the provider's ConfigError said on some rank; none:
-  // the stages are there. Parameters have their initial values, also where the job reads a checkpoint.
+  // Collective over the job. Builds the stages of this rank. Returns why the model cannot be split this way, from the
+  // provider's ConfigError on some rank; none on success. Parameters have their initial values, even if the job reads a
+  // checkpoint.
   [[nodiscard]] std::optional<std::string> build();
-  // After build(): what the model says of its layers; none where it does not.
+  // After build(): the layer distribution that the model declares; none if it declares none.
   [[nodiscard]] std::optional<LayerDistribution> layers() const { return model_stages_.front()->layers; }
-  // Collective over the job, after build(); TaskBinding::peek_pack() has a microbatch. Adds the costs of this rank's
-  // stages, those of the link to the next rank unless there are some, and of two stages what composed computations
-  // hide. Lowers the device bytes to nine tenths of what is free and what these stages hold. What a stage throws names
-  // it.
+  // Collective over the job, after build(); TaskBinding::peek_pack() must have a microbatch. Adds to `measurement` the
+  // costs of this rank's stages, those of the link to the next rank if no stage was measured before and, with two
+  // stages per rank, the overlap of composed computations. Lowers device_bytes to nine tenths of the memory that is
+  // free or held by these stages. Errors name the stage that throws.
   void measure(RankMeasurement& measurement);
 
  private:
   using Leaves = std::vector<at::Tensor>;
   [[nodiscard]] std::vector<Leaves> arrivals(const AnyMicrobatch& microbatch);
   [[nodiscard]] LinkCosts measure_link(const AnyMicrobatch& microbatch) const;
-  // Of a CPU, which does not say, what the cut has not allocated: a number below 0.
+  // Free device memory in bytes. A CPU does not report it: there it is minus the bytes that were allocated since the
+  // constructor.
   [[nodiscard]] double free_bytes() const;
 
   const UnbuiltJob& job_;
@@ -88,7 +90,7 @@ class MeasuredCut {
   const StagePlacement placement_;
   const std::vector<StageIndex> own_;
   const AllocatedBytes allocated_;  // since before the stages were built
-  std::vector<double> held_ = {};   // by each stage: parameters, what FSDP gathers, gradients
+  std::vector<double> held_ = {};   // bytes of each stage: parameters, tensors that FSDP gathers, gradients
   std::vector<std::shared_ptr<AnyModelStage>> model_stages_;
   std::vector<std::shared_ptr<Module>> stages_;  // their modules
   std::shared_ptr<Module> module_;

@@ -17,8 +17,8 @@
 namespace d9d {
 namespace {
 
-// The states of LibTorch's random generators, which restore() gives back. Both are Collective: ranks may be threads of
-// one process.
+// Saves the states of LibTorch's random generators; restore() sets them again. Constructor and restore() are
+// Collective, since ranks may be threads of one process.
 class KeptGenerators {
  public:
   explicit KeptGenerators(const DistContext& context) : context_(context) {
@@ -38,7 +38,7 @@ class KeptGenerators {
   std::vector<at::Tensor> states_;
 };
 
-// Collective: the number of microbatches of this rank.
+// Collective. Returns the number of microbatches of this rank in the first step. Throws ConfigError if a rank has none.
 std::int64_t peek(const UnbuiltJob& job) {
   const MicrobatchPack* const pack = job.binding.peek_pack();
   const std::int64_t own = pack == nullptr ? 0 : std::ssize(*pack);
@@ -53,7 +53,7 @@ std::int64_t peek(const UnbuiltJob& job) {
   return own;
 }
 
-// What the allocator has kept for the stages that are gone, and their peaks.
+// Frees the memory that the allocator has cached for dropped stages, and resets its peak statistics.
 void clean_up(c10::Device device) {
   if (device.is_cpu()) return;
   c10::DeviceAllocator& allocator = *c10::getDeviceAllocator(device.type());

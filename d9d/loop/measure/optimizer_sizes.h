@@ -1,4 +1,4 @@
-// How much an optimiser keeps for the parameters of a module, without making it for them.
+// Computes the size of the optimiser's state for the parameters of a module, without building the optimiser for them.
 //
 // Example
 //   OptimizerSizes sizes(AdamWConfig{});
@@ -15,8 +15,8 @@
 
 namespace d9d {
 
-// Of an optimiser whose state grows with a parameter's elements alone: what it makes for two elements and not for one,
-// in each dtype.
+// Computes the bytes of an optimiser's state. Assumes that it only grows with the elements of a parameter: the bytes of
+// an element are the difference between the states for two elements and for one, in each dtype.
 class OptimizerSizes {
  public:
   explicit OptimizerSizes(const OptimizerConfig& config) : config_(config) {}

@@ -22,7 +22,8 @@
 namespace d9d {
 namespace {
 
-// Two series of one name would be one to a tracker.
+// Throws StateError for a null metric, and for a name that the job logs itself: a tracker would merge two series of one
+// name.
 void check_metrics(const MetricMap& metrics) {
   constexpr std::array kLogged = {"loss", "grad_norm", "lr", "num_tokens", "step_seconds"};
   for (const auto& [name, metric] : metrics) {
@@ -35,7 +36,7 @@ void check_metrics(const MetricMap& metrics) {
   }
 }
 
-// A stream that forgets its position would train on the data from the start again.
+// Moves the stream to `position`. Throws StateError if it does not move: the job would train on the same data again.
 void continue_at(AnyPackStream& stream, const nlohmann::json& position) {
   const nlohmann::json start = stream.state();
   with_error_place("in PackStream::load_state", [&] { stream.load_state(position); });
@@ -132,7 +133,7 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
   ModelStagesReady ready;
   for (const auto& stage : stages) ready.modules.emplace_back(*stage);
   events->trigger(kTrainModelStagesReady, ready);
-  check_equal_model(context_, *module);  // once more, as the handlers have left it
+  check_equal_model(context_, *module);  // once more: event handlers may have changed the model
 
   RandomClockPtr clock = share_random_clock(context_, *module, config);
   MetricMap metrics = parts_.task.create_metrics();

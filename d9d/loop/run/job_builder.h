@@ -33,16 +33,17 @@ struct JobParts {
 };
 [[nodiscard]] nlohmann::json hparams_of(const JobParts& parts);  // of task and model
 
-// What it opens is open as long as it lives: the folder of checkpoints, which belongs to one job, and the data.
+// Builds a training job. While it lives, the data stream stays open and the checkpoint folder stays locked for this
+// job.
 class JobBuilder {
  public:
   // All are borrowed.
   JobBuilder(const DistContext& context, const JobParts& parts, TaskBinding& binding)
       : context_(context), parts_(parts), binding_(binding) {}
 
-  // Collective, as the others. Called once.
+  // Collective, as load_state(). Called once.
   [[nodiscard]] TrainingJob build(const TrainerConfig& given);
-  // Of the checkpoint that the job continues from, if there is one: what build() has not loaded.
+  // Loads what build() has not loaded of the checkpoint, if the job continues from one.
   void load_state(TrainingJob& job);
 
   [[nodiscard]] AnyPackStream& stream() const { return *stream_; }
@@ -50,7 +51,7 @@ class JobBuilder {
  private:
   void check(const TrainerConfig& given);
   [[nodiscard]] std::unique_ptr<EventBus> announce() const;
-  // The folder of checkpoints, and the stream at the position to begin at.
+  // Opens the checkpoint folder and the data stream, and moves the stream to the position at which the job begins.
   [[nodiscard]] JobSchedule open_data(const TrainerConfig& given, EventBus& events);
   [[nodiscard]] PipelineSchedule pipeline_of(const TrainerConfig& config) const;
   [[nodiscard]] std::vector<std::shared_ptr<AnyModelStage>> build_stages(const TrainerConfig& config,
@@ -60,9 +61,9 @@ class JobBuilder {
   const JobParts& parts_;
   TaskBinding& binding_;
   std::jthread warm_up_;
-  AnyPackStream* stream_ = nullptr;         // the binding's
-  std::unique_ptr<FolderLock> saves_lock_;  // of the main process
-  std::optional<SavedCheckpoint> saved_;    // until load_state()
+  AnyPackStream* stream_ = nullptr;         // owned by the binding
+  std::unique_ptr<FolderLock> saves_lock_;  // null except on the main process
+  std::optional<SavedCheckpoint> saved_;    // cleared by load_state()
 };
 
 }  // namespace d9d

@@ -57,7 +57,7 @@ StepLog::StepLog(const TrainingJob& job)
       statistics_(job.context.mesh(MeshDomain::kRegular).slice({"pp"})),
       copies_(job.context.device()) {}
 
-// The stages of a pipeline have a part of the parameters each.
+// Sums the number of parameters over the pipeline: each rank has only a part of them.
 void StepLog::announce(const GradientManager& gradients) const {
   double count = 0;
   for (const nlohmann::json& of_rank :

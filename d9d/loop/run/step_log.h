@@ -1,11 +1,11 @@
-// What a training run says of its steps: values of trackers, the progress bar, and lines of the log around it.
+// Reports the steps of a training run to trackers, on the progress bar, and in the log.
 //
 // Example
 //   StepLog log(job);
 //   log.announce(gradients);
 //   while (...) {
 //     auto collected = log.collect();            // where the step logs metrics
-//     ...                                        // the optimiser's step, beside which the values are copied
+//     ...                                        // the optimiser's step, during which the values are copied
 //     log.write({.gradients = step, .collected = std::move(collected), .learning_rate = rate, .seconds = seconds});
 //   }
 //   log.finish_bar();
@@ -28,11 +28,11 @@
 
 namespace d9d {
 
-// Metrics and statistics of the model in a step. The copy from the device to the host is in flight.
+// Metrics and statistics of a step, which are being copied from the device to the host.
 struct CollectedValues {
   struct Series {
     std::string name;
-    std::int64_t size = 1;  // more than 1: counts
+    std::int64_t size = 1;  // more than 1: the counts of a histogram
   };
   std::vector<Series> series;
   HostCopy values;  // [sum of sizes] fp64
@@ -51,14 +51,14 @@ class StepLog {
   // `job` is borrowed. Opens the run of the trackers, on the main process.
   explicit StepLog(const TrainingJob& job);
 
-  // Collective. The first lines of a run.
+  // Collective. Logs the first lines of a run.
   void announce(const GradientManager& gradients) const;
-  // Collective. What a step logs beside its loss; resets the metrics. Called before the optimiser's kernels are
-  // launched, so that the host need not wait for them when it logs. None: the job has no such values.
+  // Collective. Returns what a step logs in addition to its loss, and resets the metrics; none if the job has no such
+  // values. Called before the optimiser's kernels are launched, so that the host need not wait for them when it logs.
   [[nodiscard]] std::optional<CollectedValues> collect();
-  // Called before JobSchedule::advance(): the step is the current one.
+  // Called before JobSchedule::advance(): logs the values of the current step.
   void write(const StepReport& report);
-  // Called after it: the progress bar shows how many steps are done.
+  // Called after JobSchedule::advance(): the progress bar shows the number of completed steps.
   void show(const StepReport& report);
   void finish_bar() { bar_.finish(); }
 

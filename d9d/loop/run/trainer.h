@@ -29,17 +29,18 @@ struct TrainerParts {
   // A tracker of the program's own (docs/trackers.md), in addition to that of trainer.logging.tracker; opened on the
   // main process.
   std::shared_ptr<const Tracker> tracker;
-  // Of the program's own (docs/pipelining.md), in place of trainer.pipelining.schedule, which is then left out.
+  // A custom pipeline schedule (docs/pipelining.md) in place of trainer.pipelining.schedule, which must then be left
+  // out.
   std::optional<PipelineSchedule> pipeline_schedule = std::nullopt;
 };
 
-// What it does is in TrainerBase, which is compiled once for all tasks.
+// Builds and runs a training job. The implementation is in TrainerBase, which is compiled once for all tasks.
 template <class Types>
 class Trainer : public TrainerBase {
  public:
-  // Builds the job: handlers of events, the data (a number of steps that it cannot provide throws before any model is
-  // built), the model, optimiser and schedule. Continues from the newest checkpoint in trainer.checkpointing.save_dir,
-  // if there is one.
+  // Builds the job: event handlers, data, model, optimiser and learning-rate schedule. Throws before any model is built
+  // if the data cannot provide the number of steps. Continues from the newest checkpoint in
+  // trainer.checkpointing.save_dir, if there is one.
   Trainer(const DistContext& context, const TrainerConfig& config, const TrainerParts<Types>& parts)
       : TrainerBase(context, config,
                     {.task = parts.task,

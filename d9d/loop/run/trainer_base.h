@@ -23,12 +23,12 @@ class TrainerBase {
   // Runs the remaining steps, then the task's finalize.
   TrainingOutcome train();
 
-  // Collective. Writes the model as ModelProvider::prepare_export says, see write_model_state(). Before train() that is
-  // the model of the newest checkpoint, if there is one.
+  // Collective. Writes the model as ModelProvider::prepare_export specifies, see write_model_state(). Before train(),
+  // exports the model of the newest checkpoint, if there is one.
   void export_to(const std::filesystem::path& directory);
 
-  [[nodiscard]] Module& module() const { return *job_.module; }  // what this rank has of the model
-  // The stages of which it consists, in increasing order, and where those of all ranks lie.
+  [[nodiscard]] Module& module() const { return *job_.module; }  // all stages of this rank
+  // The stages of which module() consists, in increasing order, and the ranks of all stages.
   [[nodiscard]] const std::vector<std::shared_ptr<Module>>& stages() const { return job_.stages; }
   [[nodiscard]] const StagePlacement& placement() const { return job_.placement; }
   [[nodiscard]] const JobSchedule& schedule() const { return job_.schedule; }

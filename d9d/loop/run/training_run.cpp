@@ -31,7 +31,8 @@ FinishedStep finished_step(const TrainStep& step, const StepReport& report) {
   return finished;
 }
 
-// Empty if no handler watches the optimiser's step: then that step need not wait until the host knows the loss.
+// Returns an empty function if no handler is subscribed to the optimiser's step, which then need not wait until the
+// host knows the loss.
 AroundStep around_optimizer_step(const TrainingJob& job, const TrainStep& step) {
   const EventBus& events = *job.events;
   if (!events.has_handlers(kTrainOptimizerStepPre) && !events.has_handlers(kTrainOptimizerStepPost)) return {};
@@ -156,7 +157,7 @@ class TrainingRun {
 }  // namespace
 
 TrainingOutcome run_training(TrainingJob& job, PackRunner& packs) {
-  job.freeze_guard.check();  // gradients are summed of what is trained now
+  job.freeze_guard.check();  // the run sums gradients of the parameters that are trained now
   if (!job.config.cuda_graph) return TrainingRun(job, packs).run();
   // Graphs cannot be captured on the default stream. Work before and after the run stays on its own stream.
   auto outcome = TrainingOutcome::kInterrupted;

@@ -24,7 +24,7 @@ constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kStops = 3, kDisagreement = 4
 constexpr double kMaxDisagreement = 0.25;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Without the sign of a NaN, which says nothing.
+// Omits the sign of a NaN, which has no meaning.
 std::string text_of(double value) { return std::isnan(value) ? "nan" : cat(value); }
 
 bool is_finite(const at::Tensor& tensor) { return tensor.isfinite().all().item<bool>(); }
@@ -117,7 +117,7 @@ void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Ten
   losses_.emplace_back(weighted, wide_weight);
 }
 
-// Returns, of Pending::totals, those that are sums over ranks, fp64, on the device, after one all-reduce.
+// Returns the entries of Pending::totals that are sums over ranks, as fp64 on the device, with one all-reduce.
 at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   const at::TensorOptions options = at::TensorOptions(device_).dtype(at::kDouble);
   const at::Tensor zero = at::zeros({}, options);
@@ -294,8 +294,9 @@ GradientManager::Cause GradientManager::cause_of_non_finite(double loss) const {
                         ranks_.ranks()[i], ". Look at what it was loaded from, and at what writes it"),
             .is_parameter = true};
   }
-  if (!std::isfinite(loss)) return {};  // which gives all gradients such values
-  // Backward goes from the last to the first, and so do such values.
+  if (!std::isfinite(loss)) return {};  // a non-finite loss makes all gradients non-finite
+  // Backward runs from the last layer to the first, and non-finite values spread with it: the last name is nearest to
+  // the loss.
   for (auto one = all.rbegin(); one != all.rend(); ++one) {
     if (one->at("gradient").is_string()) {
       return {cat(", nearest to the loss in the gradient of ", one->at("gradient").get<std::string>())};

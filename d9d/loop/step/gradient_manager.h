@@ -40,11 +40,11 @@ namespace d9d {
 
 // What one rank contributes to the totals of a step.
 struct RankReport {
-  std::optional<std::int64_t> step = {};  // of the job, which errors name
+  std::optional<std::int64_t> step = {};  // index of the step in the job, for errors
   std::int64_t num_tokens = 0;
   bool wants_to_stop = false;
   SaveProgress save = {};
-  std::int64_t next_microbatches = 0;  // of the next step, if they are known
+  std::int64_t next_microbatches = 0;  // of this rank in the next step; 0: not known yet
 };
 
 // Totals of a step, the same on all ranks.
@@ -55,12 +55,12 @@ struct StepGradients {
   std::int64_t num_tokens = 0;
   bool stops = false;  // at least one rank wants to stop
   SaveProgress save = {};
-  std::vector<std::int64_t> next_microbatches = {};  // by rank; empty in a job of one
+  std::vector<std::int64_t> next_microbatches = {};  // of each rank; empty in a job of one rank
   bool is_usable = true;                             // false: total weight 0, or not finite
   bool is_finite = true;
-  bool is_lost = false;     // not finite since a parameter is not: no later step will be
+  bool is_lost = false;     // not finite because a parameter is not: no later step will be
   double grad_scale = 1.0;  // factor on the summed gradients: divides by the total weight and clips
-  std::string reason;       // why the step is not usable, and where that comes from
+  std::string reason;       // why the step is not usable, and where the values come from
 };
 
 // Wraps the optimiser's step: must call `step` and may run code before and after it.
@@ -75,18 +75,18 @@ enum class GradientMemory {
 class GradientManager {
  public:
   // Collective over the ranks of a pipeline. The module has storage and layouts. Gradients are reduced in
-  // config.grad_dtype, unless a reduction's own configuration names another dtype. stages: the rank's stages, of which
-  // `module` consists; none: it is one.
+  // config.grad_dtype, unless a reduction's own configuration names another dtype. stages: the pipeline stages of this
+  // rank, of which `module` consists; empty: `module` is the only stage.
   GradientManager(const DistContext& context, Module& module, const GradientManagerConfig& config,
                   const GradientClippingConfig& clipping, GradientMemory memory = GradientMemory::kOfStep,
                   const std::vector<std::shared_ptr<Module>>& stages = {});
 
   // The number of elements of this rank's parameters; each parameter is counted by one rank of a pipeline.
   [[nodiscard]] double num_parameters() const;
-  // Of parameters that several stages of the pipeline have (tied_parameters.h).
+  // Names of the parameters that several stages of the pipeline share (tied_parameters.h).
   [[nodiscard]] const std::vector<std::string>& tied_names() const { return tied_.names(); }
 
-  // The calls of GradientReduction for the reductions of one stage.
+  // Call the corresponding functions of GradientReduction on all reductions of one stage.
   void begin_forward(std::size_t stage, std::int64_t microbatch);
   void end_forward(std::size_t stage, std::int64_t microbatch);
   void begin_backward(std::size_t stage, std::int64_t microbatch, BackwardPart part, bool is_last);
@@ -94,7 +94,7 @@ class GradientManager {
 
   // Called before a microbatch's forward.
   void begin_microbatch(bool is_last);
-  // loss, weight: scalars, which are detached.
+  // loss, weight: scalars; they are detached here.
   void add_loss_with_weight(const at::Tensor& loss, const at::Tensor& weight);
   // Collective. Called after a microbatch's backward.
   void end_microbatch();
@@ -107,7 +107,7 @@ class GradientManager {
   // For each parameter with a bucket, whether its gradient has a value in this step: the next backward accumulates into
   // such a gradient and overwrites the others.
   [[nodiscard]] std::vector<bool> received(std::size_t stage = 0) const { return stages_[stage].bucketed->received(); }
-  // After replays of backwards of a stage, before the begin_backward() that is last.
+  // Called after the replayed backwards of a stage, before its begin_backward() with is_last.
   void set_received(std::size_t stage, const std::vector<bool>& received) {
     stages_[stage].bucketed->set_received(received);
   }
@@ -126,7 +126,7 @@ class GradientManager {
   // finite and the policy is to stop.
   StepGradients apply(Optimizer& optimizer, double learning_rate, const RankReport& report = {},
                       const AroundStep& around = {});
-  // Collective. Does the same without an optimiser: gradients are divided and clipped if the step is usable.
+  // Collective. Does what apply() does, without an optimiser: gradients are divided and clipped if the step is usable.
   [[nodiscard]] StepGradients finish_step(const RankReport& report);
 
   // Clears gradients and loss.
@@ -137,13 +137,14 @@ class GradientManager {
   void close();
 
  private:
-  // What the device computes of a step; the same on all ranks.
+  // Results of a step that the device computes; the same on all ranks.
   struct Pending {
     // fp64, 0-dim: the factor that divides the gradients in .grad() by the total weight and clips them. NaN if the step
     // is not usable.
     at::Tensor grad_scale;
-    // [9 + ranks] fp64: weighted loss, weight, tokens, number of ranks that want to stop, disagreement, ranks that
-    // save, ranks that failed to, norm, grad_scale, and, of several ranks, next_microbatches of each
+    // fp64, [9] on one rank, otherwise [9 + ranks]: weighted loss, weight, tokens, number of ranks that want to stop,
+    // disagreement, number of ranks that are saving, number of ranks whose save failed, norm, grad_scale, and
+    // next_microbatches of each rank
     HostCopy totals;
   };
 
@@ -152,7 +153,8 @@ class GradientManager {
   // Waits for the copy of the totals, but not for work that was enqueued after sum_step().
   [[nodiscard]] StepGradients read_step(const Pending& pending) const;
   void refuse_non_finite(const StepGradients& step, const RankReport& report) const;
-  // Collective, of a step that is not finite: where that comes from, as far as it is known, the same on all ranks.
+  // Where the non-finite values of a step come from, as far as that is known. cause_of_non_finite() is collective and
+  // returns the same on all ranks.
   struct Cause {
     std::string text = "";
     bool is_parameter = false;
@@ -170,19 +172,19 @@ class GradientManager {
 
   std::vector<std::pair<std::string, ParameterPtr>> parameters_;
   std::vector<StageReductions> stages_;
-  std::vector<std::shared_ptr<GradientReduction>> reductions_;  // of all stages
+  std::vector<std::shared_ptr<GradientReduction>> reductions_;  // those of all stages
   TiedParameters tied_;
   std::vector<GradNormGroup> norm_groups_;
   DeviceMesh pipeline_;  // ranks with other layers
   DeviceMesh ranks_;     // all ranks
-  bool counts_;          // whether this rank's loss counts: of tensor-parallel ranks, whose losses are equal, the first
+  bool counts_;          // whether this rank's loss counts: tensor-parallel ranks have equal ones; the first counts
   at::Device device_;
   SideStream copies_;
   std::shared_ptr<const World> world_;
   GradientClippingConfig clipping_;
   at::Tensor weighted_loss_;  // undefined: no microbatch yet
   at::Tensor total_weight_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> losses_;  // of the step's microbatches, weighted, and their weights
+  std::vector<std::pair<at::Tensor, at::Tensor>> losses_;  // weighted loss and weight of each microbatch of the step
 };
 
 }  // namespace d9d

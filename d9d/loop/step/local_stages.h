@@ -1,8 +1,8 @@
-// The pipeline stages of a rank as one module, whose parameters have the names that they have in their stages: for the
-// optimiser, the norm of gradients, checkpoints. It has no forward.
+// Combines the pipeline stages of a rank into one module without a forward, for the optimiser, the gradient norm and
+// checkpoints. Parameters keep the names that they have in their stages.
 //
-// Of a parameter that two of the stages have under one name (a head tied to the embedding) the module has the first
-// stage's. The later stage computes with a copy.
+// If two of the stages have a parameter under the same name (a head tied to the embedding), the module contains that of
+// the first stage, and the later stage computes with a copy.
 //
 // Example
 //   const std::shared_ptr<Module> module = local_stages({first, last});
@@ -17,15 +17,15 @@
 
 namespace d9d {
 
-// Of one stage, that one.
+// Returns the stage itself if there is only one.
 [[nodiscard]] std::shared_ptr<Module> local_stages(const std::vector<std::shared_ptr<Module>>& stages);
 
 struct ParameterCopy {
-  ParameterPtr first;  // of the module
+  ParameterPtr first;  // the module's own
   ParameterPtr copy;   // of a later stage
 };
 [[nodiscard]] std::vector<ParameterCopy> copies_of(const std::vector<std::shared_ptr<Module>>& stages);
-// Local. Both have storage and the same layout.
+// Local. Copies the values of `first` to `copy`. Both have storage and the same layout.
 void update_copies(const std::vector<ParameterCopy>& copies);
 
 }  // namespace d9d

@@ -1,4 +1,4 @@
-// The factors by which several losses of a step, each a mean over something else, add up to one loss.
+// Factors that combine several losses of a step, each a mean over something else, into one loss.
 //
 //   the step's loss   sum over losses k of  sum_i(w_ki * L_ki) / W_k        with W_k = sum_i(w_ki), i: the microbatches
 //   = the mean over i of  sum over k of  s_ki * L_ki                        with s_ki = N * w_ki / W_k, N: their number
@@ -20,10 +20,11 @@
 
 namespace d9d {
 
-// Of one microbatch. Scalars of fp64 on the device; s_ki is 0 for a loss whose total weight is 0.
+// The factors s_ki of one microbatch i: fp64 scalars on the device. s_ki is 0 for a loss whose total weight is 0.
 struct LossShares {
-  std::map<std::string, at::Tensor> of = {};  // by the names of the losses
-  // 1; 0 if the total weight of every loss is 0; NaN or -infinity if a total weight is. Undefined: one loss.
+  std::map<std::string, at::Tensor> of = {};  // by the name of the loss
+  // The weight of the microbatch: 1, or 0 if the total weight of every loss is 0, or not finite if a total weight is
+  // not. Undefined for a task with one loss.
   at::Tensor weight = {};
 
   static constexpr auto fields() {
@@ -31,13 +32,13 @@ struct LossShares {
   }
 };
 
-// Weights, fp64, with -infinity for each that is negative: so is their sum then, which the host sees when it reads
-// that.
+// Returns the fp64 weights with -infinity in place of negative ones. Their sum is then -infinity too, which the host
+// detects when it reads the sum.
 [[nodiscard]] at::Tensor marked_if_negative(const at::Tensor& weights);
 
-// Collective over the ranks whose losses are added up, unless no weights are named. `weights`: of this rank's
-// microbatches of a step. Does not wait for the device. StateError for names that differ between microbatches and for
-// weights that are no scalars.
+// Collective over the ranks whose losses are added up; local if no loss is named. weights: one entry for each
+// microbatch of this rank in the step. Does not wait for the device. Throws StateError if the names differ between
+// microbatches or if a weight is no real scalar.
 [[nodiscard]] std::vector<LossShares> loss_shares(const DistContext& context, const std::vector<LossWeights>& weights);
 
 }  // namespace d9d

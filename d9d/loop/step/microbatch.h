@@ -1,5 +1,5 @@
-// One microbatch of a step, from its batch to its metrics. AnyMicrobatch hides the types of its task, so that what runs
-// microbatches is compiled once for all tasks.
+// One microbatch of a step, from its batch to its metrics. AnyMicrobatch hides the types of the task, so that the code
+// that runs microbatches is compiled once for all tasks.
 //
 // Example
 //   MicrobatchPack pack = *binding.next_pack();
@@ -27,7 +27,7 @@
 
 namespace d9d {
 
-// A pipeline stage of a model, or a model in one, without the types of its task.
+// A pipeline stage, or a whole model as the only stage, without the types of the task.
 struct AnyModelStage {
   AnyModelStage() = default;
   virtual ~AnyModelStage();
@@ -50,35 +50,35 @@ class AnyMicrobatch {
   using Leaves = std::vector<at::Tensor>;
   virtual ~AnyMicrobatch();
 
-  // hash_of() the batch, before build_inputs().
+  // Returns hash_of() of the batch. Called before build_inputs().
   [[nodiscard]] virtual std::optional<std::uint64_t> hash_of_batch() const = 0;
-  // Before build_inputs(): a microbatch of a copy of the batch.
+  // Returns a microbatch with a copy of the batch. Called before build_inputs().
   [[nodiscard]] virtual std::unique_ptr<AnyMicrobatch> copy_of_batch() const = 0;
-  // TrainTask::build_forward_inputs. Drops the batch.
+  // Calls TrainTask::build_forward_inputs, then drops the batch.
   virtual void build_inputs() = 0;
 
-  // Once its inputs are built, through the stages of a model one after the other. What a stage hands to the next is a
-  // transfer's leaves; the first stage ignores what it gets.
+  // The next three are called after build_inputs() and run the microbatch through the stages of a model, one after the
+  // other. Stages exchange the leaves of a Transfer; the first stage ignores `received`.
   [[nodiscard]] virtual Leaves transfer(const AnyModelStage& stage, StageBoundary boundary) const = 0;  // on meta
   [[nodiscard]] virtual Leaves forward(const AnyModelStage& stage, const Leaves& received) const = 0;
-  // Of the last stage: forward and TrainTask::compute_loss. The state is detached then, also after an exception.
+  // Runs forward of the last stage and TrainTask::compute_loss. Detaches the state afterwards, also after an exception.
   [[nodiscard]] virtual LossResult forward_loss(const AnyModelStage& stage, const Leaves& received,
                                                 const JobSchedule& schedule) = 0;
   virtual void drop_inputs() = 0;                                   // after the forward of the rank's last stage
   virtual void update_metrics(const MetricMap& metrics) const = 0;  // TrainTask::update_metrics
 
-  // For CUDA graphs, once its inputs are built. A microbatch with the same tensors and values.
+  // For CUDA graphs, called after build_inputs(). Returns a microbatch that shares the tensors and has the same values.
   [[nodiscard]] virtual std::unique_ptr<AnyMicrobatch> copy() const = 0;
-  // Replaces everything by what `other`, of the same type, has.
+  // Takes over all contents of `other`, which has the same type.
   virtual void assign(AnyMicrobatch&& other) = 0;
   // The leaves of input, shared, state and shares, in leaf order.
   [[nodiscard]] TensorRefs tensors();
-  // Of a type for which Microbatch<Types>::kHasKey.
+  // Requires Microbatch<Types>::kHasKey.
   void write_key(detail::GraphKeyWriter& key) const;
 
   std::uint64_t number = 0;       // within the step, over all ranks
   std::int64_t num_tokens = 0;    // ForwardInputs::num_tokens
-  LossWeights loss_weights = {};  // of several losses
+  LossWeights loss_weights = {};  // of a task with several losses
   LossShares shares = {};         // likewise
 
  protected:
@@ -89,17 +89,17 @@ class AnyMicrobatch {
   AnyMicrobatch& operator=(AnyMicrobatch&&) = default;
 
  private:
-  // Of input, shared and state.
+  // Adds the leaves of input, shared and state.
   virtual void add_tensors(TensorRefs& tensors) = 0;
   virtual void write_values(detail::GraphKeyWriter& key) const = 0;
 };
 
-using MicrobatchPack = std::vector<std::unique_ptr<AnyMicrobatch>>;  // of a step, on one rank
+using MicrobatchPack = std::vector<std::unique_ptr<AnyMicrobatch>>;  // the microbatches of a step on one rank
 
 template <class Types>
 class Microbatch final : public AnyMicrobatch {
  public:
-  // Whether a CUDA graph can be found for it: it consists of tensors and plain values.
+  // Whether a CUDA graph can be found for such a microbatch: its inputs and state consist of tensors and plain values.
   static constexpr bool kHasKey =
       kHasGraphKey<InputOf<Types>> && kHasGraphKey<SharedOf<Types>> && kHasGraphKey<StateOf<Types>>;
 
@@ -197,7 +197,7 @@ class Microbatch final : public AnyMicrobatch {
   }
 
   TrainTask<Types>* task_;
-  std::shared_ptr<const Batch> batch_;  // until build_inputs()
+  std::shared_ptr<const Batch> batch_;  // null after build_inputs()
   std::optional<std::pair<InputOf<Types>, SharedOf<Types>>> inputs_;
   std::optional<State> state_;
 };

@@ -19,8 +19,8 @@ std::vector<std::int64_t> versions_of(const std::vector<at::Tensor>& tensors) {
   return versions;
 }
 
-// What a replay's caller may keep of `leaf`. The graph writes a leaf again in its next replay, so the caller gets a
-// copy; for an input that the graph only reads, it gets this microbatch's input. is_read_only: one entry an input.
+// Returns the tensor that the caller of a replay gets for `leaf`: a copy, since the next replay writes `leaf` again,
+// or, for an input that the graph only reads, this microbatch's own input. is_read_only: one entry per input.
 at::Tensor after_replay(const at::Tensor& leaf, const std::vector<at::Tensor>& graph_inputs,
                         const std::vector<bool>& is_read_only, const std::vector<at::Tensor>& inputs) {
   if (!leaf.defined()) return leaf;

@@ -32,11 +32,12 @@ struct GraphCounts {
 
 namespace detail {
 
-// What graphs refer to of a module: the addresses of its parameters and buffers, and which parameters are trained.
+// The properties of a module that captured graphs depend on: the addresses of its parameters and buffers, and which
+// parameters are trained.
 class ModuleMemory {
  public:
   explicit ModuleMemory(const Module& module);
-  // Whether any of it has changed since the previous call. Throws c10::Error if a tensor is asleep (offload.h).
+  // Whether any of these has changed since the previous call. Throws c10::Error if a tensor is asleep (offload.h).
   [[nodiscard]] bool has_changed();
 
  private:
@@ -45,12 +46,12 @@ class ModuleMemory {
   std::vector<const void*> addresses_;
   std::vector<bool> are_trained_;  // parameters
 };
-// Graphs of the factory, whose capture() throws a StateError that says what to do instead of what LibTorch throws.
+// Wraps the graphs of a factory: capture() throws a StateError with a remedy in place of the error of LibTorch.
 [[nodiscard]] MakeDeviceGraph with_remedies(MakeDeviceGraph make_graph);
 
 [[nodiscard]] std::vector<at::Tensor> values_of(const TensorRefs& tensors);
 [[nodiscard]] std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors);
-// Where a source is defined. In as few launches as there are dtypes.
+// Copies each defined source to its target, with one launch per dtype.
 void copy_values(const std::vector<at::Tensor>& sources, const std::vector<at::Tensor>& targets);
 
 }  // namespace detail
@@ -65,8 +66,8 @@ class MicrobatchGraphs {
   // parameter was frozen or is trained again, all graphs are dropped and every kind starts over.
   MicrobatchGraphs(const CudaGraphConfig& config, MakeDeviceGraph make_graph, c10::Device device, const Module& module);
 
-  // Collective. Calls begin_microbatch() and end_microbatch() of `gradients`, whose memory is kept, and runs the work
-  // in between. The microbatch is of a type with keys.
+  // Collective. Calls begin_microbatch() and end_microbatch() of `gradients`, which need GradientMemory::kKept, and
+  // runs the work in between. The type of the microbatch must have keys (Microbatch<Types>::kHasKey).
   WeightedLoss run(AnyMicrobatch& microbatch, bool is_last, GradientManager& gradients, const Work& work);
 
   [[nodiscard]] const GraphCounts& counts() const { return counts_; }
@@ -77,7 +78,7 @@ class MicrobatchGraphs {
     [[nodiscard]] bool is_captured() const { return graph != nullptr; }
     std::unique_ptr<DeviceGraph> graph;
     std::vector<at::Tensor> inputs;        // leaves of the microbatch that the graph reads
-    std::vector<bool> is_read_only;        // one entry an input: not written in place
+    std::vector<bool> is_read_only;        // for each input: whether the work leaves it unwritten
     std::unique_ptr<AnyMicrobatch> after;  // the microbatch as the work left it, in the memory that a replay writes
     WeightedLoss loss;                     // likewise in the memory that a replay writes
     std::vector<bool> received;            // GradientManager::received() after the work

@@ -14,7 +14,7 @@
 namespace d9d {
 namespace {
 
-// While it lives, random numbers that the clock gives are refused: a replay would draw the same again.
+// While it lives, drawing random numbers from the clock throws: a replay would draw the same numbers again.
 class Capturing {
  public:
   Capturing(RandomClock& clock, bool captures) : clock_(clock) { clock_.is_captured = captures; }
@@ -41,7 +41,7 @@ MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, 
     stages_.emplace_back(stage_job_of(job_), *job_.model_stages[i],
                          TrainingStagePlace{.local = i, .is_last_of_rank = i + 1 == own.size()}, step_);
   }
-  install_checkpoint_engine();  // errors name the operation of backward
+  install_checkpoint_engine();  // so that errors name the operation of backward
   const c10::Device device = job.context.device();
   if (job.config.cuda_graph) {
     const auto emplace = [&](auto& graphs) {
@@ -63,7 +63,7 @@ nlohmann::json MicrobatchRunner::data_state() const { return stream_.state(); }
 nlohmann::json MicrobatchRunner::task_state() const { return task_.state(); }
 
 bool MicrobatchRunner::fetch() {
-  if (is_first_step_) first_step_.emplace(job_.context);  // its data counts too
+  if (is_first_step_) first_step_.emplace(job_.context);  // before the fetch: it also watches random numbers there
   auto pack = binding_.next_pack();
   if (!pack) return false;
   step_.pack = std::move(*pack);
@@ -88,14 +88,15 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
   } else {
     train_by_executor();
   }
-  step_.pack.clear();  // states may refer to graphs
+  step_.pack.clear();  // before warn(): task states may keep autograd graphs alive
   if (first_step_) first_step_->warn(job_.stages);
   first_step_.reset();
   is_first_step_ = false;
   return num_tokens;
 }
 
-// Ranks that share microbatches have the same number of them, and come here in the same step; replicas in the first.
+// Ranks that share microbatches have the same number of them and therefore call this in the same step. Replicas are
+// compared only in the first step.
 void MicrobatchRunner::check_order() {
   const auto num_microbatches = std::ssize(step_.pack);
   if (!checked_orders_.insert(num_microbatches).second) return;
@@ -114,7 +115,8 @@ void MicrobatchRunner::train_by_executor() {
   executor_.run(stages, std::ssize(step_.pack), step_.graph == nullptr ? nullptr : &*step_.graph->program);
 }
 
-// Of all microbatches, and what each loss counts for. Returns the number of the rank's tokens.
+// Builds the inputs of all microbatches and, for several losses, their shares. Returns the number of tokens of this
+// rank.
 std::int64_t MicrobatchRunner::build_inputs() {
   std::int64_t num_tokens = 0;
   std::vector<LossWeights> weights;
@@ -163,7 +165,8 @@ WeightedLoss MicrobatchRunner::forward_backward(AnyMicrobatch& microbatch, const
   return {.loss = weighted.loss.detach(), .weight = weighted.weight.detach(), .losses = std::move(weighted.losses)};
 }
 
-// Throws for what a replay would not repeat: asking for the step's number, and drawing random numbers.
+// Runs the work of a capture. Asking for the current step or drawing random numbers throws: a replay would repeat the
+// values of the capture.
 WeightedLoss MicrobatchRunner::capture(AnyMicrobatch& microbatch) {
   const Capturing capturing(*job_.clock, true);
   return forward_backward(microbatch, job_.schedule.without_step());

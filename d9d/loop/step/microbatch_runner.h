@@ -1,5 +1,5 @@
-// Runs the microbatches of a pack as the schedule of the pipeline orders them. Of a model in one stage each
-// microbatch's backward runs before the next one's forward, so that the activations of only one are in memory.
+// Runs the microbatches of a pack in the order of the pipeline schedule. For a model in one stage, the backward of each
+// microbatch runs before the forward of the next, so that only one microbatch has activations in memory.
 //
 //   pack -> TrainTask::build_forward_inputs                       all microbatches
 //        -> forward -> compute_loss -> backward -> update_metrics  last stage; the others: forward, backward
@@ -31,7 +31,7 @@ namespace d9d {
 
 class MicrobatchRunner final : public PackRunner {
  public:
-  // Collective over the ranks of a pipeline. All are borrowed. stream: the one that the binding has built.
+  // Collective over the ranks of a pipeline. All arguments are borrowed. stream: the stream that the binding has built.
   MicrobatchRunner(const TrainingJob& job, const AnyTask& task, const AnyPackStream& stream, TaskBinding& binding);
 
   [[nodiscard]] nlohmann::json data_state() const override;
@@ -60,10 +60,10 @@ class MicrobatchRunner final : public PackRunner {
   EqualMicrobatches equal_microbatches_;
   PipelineExecutor executor_;
   std::vector<TrainingStage> stages_;
-  std::set<std::int64_t> checked_orders_;  // of a schedule of the program's own, by the number of microbatches
+  std::set<std::int64_t> checked_orders_;  // numbers of microbatches for which a custom schedule has been checked
   bool is_first_step_ = true;
-  std::optional<FirstStep> first_step_;  // while that one runs
-  // With trainer.cuda_graph: the first for a model in one stage, the second for others.
+  std::optional<FirstStep> first_step_;  // only during the first step
+  // Set if trainer.cuda_graph is: graphs_ for a model in one stage, step_graphs_ for a model in several.
   std::optional<MicrobatchGraphs> graphs_;
   std::optional<StepGraphs> step_graphs_;
 };

@@ -18,12 +18,12 @@ class PackRunner {
   [[nodiscard]] virtual bool fetch() = 0;
   // The number of microbatches of the pack that fetch() gets next, if that was read already; 0 otherwise.
   [[nodiscard]] virtual std::int64_t num_next() const = 0;
-  // What num_next() said on each rank.
+  // Called with num_next() of each rank.
   virtual void tell_next(const std::vector<std::int64_t>& of_ranks) = 0;
   // Runs forward and backward of the fetched pack and adds its losses and gradients to `gradients`. Returns the number
   // of its tokens.
   virtual std::int64_t run(GradientManager& gradients) = 0;
-  // The position in the data, behind the packs that were fetched: PackStream::state().
+  // The position in the data after the packs that were fetched so far: PackStream::state().
   [[nodiscard]] virtual nlohmann::json data_state() const = 0;
   [[nodiscard]] virtual nlohmann::json task_state() const = 0;  // TrainTask::state()
 };

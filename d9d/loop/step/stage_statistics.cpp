@@ -10,7 +10,7 @@
 
 namespace d9d {
 
-// The other ranks know of these names from the first call.
+// Compares `own` with the names and sizes of the first call, by which all ranks read the gathered values.
 void StageStatistics::check_same(const std::map<std::string, at::Tensor>& own) const {
   constexpr const char* kRule =
       "[loop::statistics] expected the same statistics of a pipeline's stages in each step that is logged, ";

@@ -1,4 +1,4 @@
-// Statistics of a step of all stages of a pipeline, for the rank that logs.
+// Gathers the step statistics of all stages of a pipeline, for the rank that logs.
 //
 // Example
 //   StageStatistics statistics(context.mesh(MeshDomain::kRegular).slice({"pp"}));
@@ -21,9 +21,10 @@ class StageStatistics {
  public:
   explicit StageStatistics(DeviceMesh stages) : stages_(std::move(stages)) {}
 
-  // Collective over the stages. `own`: of this rank's stages; the same names and sizes in each call, else StateError
-  // that names one. The result, in the order of ranks, is fp64 and the same on all of them. Only the first call waits
-  // for the device.
+  // Collective over the stages. own: statistics of this rank's stages by name. Throws a StateError that names the
+  // statistic unless every call has the same names and sizes. With several ranks, the result is fp64 and the same on
+  // all of them; if several ranks have one name, it has the value of the first. Only the first call waits for the
+  // device.
   [[nodiscard]] std::map<std::string, at::Tensor> gather(const std::map<std::string, at::Tensor>& own);
 
  private:

@@ -23,13 +23,14 @@
 
 namespace d9d {
 
-// A kind of step: the graphs of this rank, and what they read and write besides activations, parameters and gradients.
+// The graphs of this rank for one kind of step, and the tensors that they read and write besides activations,
+// parameters and gradients.
 struct StepGraph {
   [[nodiscard]] bool is_captured() const { return program && program->is_recorded(); }
 
   std::optional<ProgramGraphs> program = {};
   std::vector<std::vector<at::Tensor>> inputs = {};  // leaves of each microbatch
-  // Of the last stage, for each microbatch, in memory that a replay writes.
+  // Filled on the last stage, one entry per microbatch, in memory that a replay writes.
   std::vector<std::unique_ptr<AnyMicrobatch>> after = {};  // as compute_loss left it
   std::vector<WeightedLoss> losses = {};
   std::vector<std::vector<bool>> received =
@@ -38,16 +39,17 @@ struct StepGraph {
 
 class StepGraphs {
  public:
-  // module: of all stages of the rank. When the memory of a parameter or buffer has been replaced (offload.h), all
-  // graphs are dropped and every kind starts over.
+  // module: all stages of this rank. When the memory of a parameter or buffer has been replaced (offload.h), all graphs
+  // are dropped and every kind starts over.
   StepGraphs(const CudaGraphConfig& config, MakeDeviceGraph make_graph, c10::Device device, const Module& module);
 
-  // Before a step whose microbatches have been built: the graph of its kind, which has the microbatches' values and, if
-  // it is not captured yet, will be by the coming run. Null: the step runs eagerly.
-  // A later step whose kind has a graph must not begin before the step has ended.
+  // Called before a step, after the inputs of its microbatches are built. Returns the graph of the step's kind, with
+  // these inputs copied into its memory; if it is not captured yet, the coming run captures it. Null: the step runs
+  // eagerly.
+  // The step must end before a later step of a kind with a graph begins.
   [[nodiscard]] StepGraph* begin(const MicrobatchPack& pack);
 
-  // In microbatches, but graphs: those of computations.
+  // replays and eager count microbatches, graphs counts captured computations.
   [[nodiscard]] GraphCounts counts() const;
 
  private:

@@ -1,5 +1,5 @@
-// The calls of a job that depend on the types of its task, behind an interface without them: the trainer and what runs
-// microbatches are compiled once, and a program compiles TypedTask<Types> and Microbatch<Types> alone.
+// An interface to the calls of a job that depend on the types of its task: the trainer and the microbatch runner are
+// compiled once, and a program only compiles TypedTask<Types> and Microbatch<Types>.
 //
 // Example
 //   AnyPackStream& stream = binding.build_pack_stream(context, config, events);
@@ -29,17 +29,18 @@ class TaskBinding {
   // Called once, before the other functions. Triggers kTrainDataStreamReady.
   virtual AnyPackStream& build_pack_stream(const DistContext& context, const TrainerConfig& config,
                                            EventBus& events) = 0;
-  // Of this rank, before it has parameters in memory. ConfigError for one of several stages that cannot be cut.
+  // Returns a stage of this rank whose parameters have no memory yet. Throws ConfigError if there are several stages
+  // and the model cannot be split.
   [[nodiscard]] virtual std::shared_ptr<AnyModelStage> initialize_stage(const DistContext& context,
                                                                         const PipelineStageInfo& info) = 0;
 
   [[nodiscard]] virtual bool has_key() const = 0;  // Microbatch<Types>::kHasKey
 
-  // PackStream::next(), on the device; none at the end of the data.
+  // The next pack of the stream, with its tensors on the device; none at the end of the data.
   [[nodiscard]] std::optional<MicrobatchPack> next_pack();
-  // What next_pack() will return; null at the end of the data.
+  // The pack that next_pack() will return; null at the end of the data.
   [[nodiscard]] const MicrobatchPack* peek_pack();
-  // The number of microbatches of the pack after that of next_pack(), if it was read already. Does not wait.
+  // The number of microbatches of the pack that follows the one of next_pack(), if it was read already. Does not wait.
   [[nodiscard]] virtual std::optional<std::size_t> num_next() const = 0;
 
  private:
@@ -48,12 +49,12 @@ class TaskBinding {
   std::optional<MicrobatchPack> peeked_;
 };
 
-// ConfigError for one of several stages of a model that cannot be cut.
+// Throws ConfigError if `stage` is one of several and the model cannot be split.
 void check_can_be_cut(const PipelineStageInfo& stage, bool has_transfer, bool is_part);
-// StateError unless the program's function returned what it must: `what`.
+// Throws StateError unless is_built: `function` of the program returned null instead of `what`.
 void check_built(bool is_built, const char* function, const char* what);
 
-// Of the provider's model, before it has parameters in memory.
+// Returns a stage of the provider's model whose parameters have no memory yet.
 template <class Types>
 [[nodiscard]] std::shared_ptr<AnyModelStage> initialized_stage(ModelProvider<Types>& model, const DistContext& context,
                                                                const PipelineStageInfo& info) {

@@ -14,7 +14,7 @@
 namespace d9d {
 namespace {
 
-using Named = std::map<std::string, std::vector<ParameterPtr>>;  // one for each stage of this rank that has it
+using Named = std::map<std::string, std::vector<ParameterPtr>>;  // by name, one entry per local stage that has it
 
 Named named(const std::vector<std::shared_ptr<Module>>& stages) {
   Named all;
@@ -24,7 +24,7 @@ Named named(const std::vector<std::shared_ptr<Module>>& stages) {
   return all;
 }
 
-// By name, the ranks of the pipeline that have a parameter which several stages have.
+// Collective. Returns, for each parameter that several stages have, the ranks of the pipeline that have it, by name.
 std::map<std::string, std::vector<std::size_t>> holders_of_tied(const Named& own, const DeviceMesh& pipeline) {
   nlohmann::json counts = nlohmann::json::object();
   for (const auto& [name, parameters] : own) counts[name] = parameters.size();
@@ -51,7 +51,7 @@ std::string description_of(const Parameter& parameter) {
   return text;
 }
 
-// Collective, the same on all ranks.
+// Collective. Throws the same ConfigError on all ranks if a tied parameter differs between stages.
 void check_same(const Named& own, const std::map<std::string, std::vector<std::size_t>>& tied,
                 const DeviceMesh& pipeline) {
   nlohmann::json descriptions = nlohmann::json::object();
@@ -94,7 +94,7 @@ class TiedParameters::UpdateBetweenSteps final : public ModuleHook {
   void after_forward(Module& /*module*/, const TensorRefs& /*outputs*/) override {}
 
  private:
-  std::weak_ptr<Copies> copies_;  // of TiedParameters, which may end before the stages
+  std::weak_ptr<Copies> copies_;  // TiedParameters may be destroyed before the stages
 };
 
 TiedParameters::TiedParameters(const DistContext& context, const std::vector<std::shared_ptr<Module>>& stages)

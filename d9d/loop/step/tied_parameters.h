@@ -1,6 +1,6 @@
-// Parameters that several stages of a pipeline have under one name, as the embedding that a head reads too. Each stage
-// computes with its own tensor. All get the sum of the gradients, so that every optimiser takes the same step; one rank
-// counts the parameter, and checkpoints have it once.
+// Parameters that several stages of a pipeline have under one name, such as an embedding that the head uses too. Each
+// stage computes with its own tensor. The gradients of all stages are summed, so that the optimiser of every rank takes
+// the same step. Only one rank counts the parameter, and checkpoints contain it once.
 //
 // Example
 //   const TiedParameters tied(context, stages);
@@ -23,25 +23,26 @@ namespace d9d {
 
 class TiedParameters {
  public:
-  // Collective over the ranks of a pipeline. stages: those of this rank, with storage and layouts. Makes a communicator
-  // for the ranks that have a parameter together, and none for others. Throws ConfigError on all ranks, naming the
+  // Collective over the ranks of a pipeline. stages: those of this rank, with storage and layouts. Creates a
+  // communicator for each group of ranks that share trained parameters. Throws ConfigError on all ranks, naming the
   // parameter, if its dtype, shape or layout differs, or if only some train it.
   TiedParameters(const DistContext& context, const std::vector<std::shared_ptr<Module>>& stages);
 
-  // Local. Copies on this rank get the values of the first stage's: after the optimiser's step, before the first
-  // forward of the next, and, while this object lives, before each forward of a stage outside of a step, as of an
-  // evaluation, since the program may have changed parameters in between.
+  // Local. Sets the copies on this rank to the values of the first stage. Called after the optimiser's step and before
+  // the first forward of the next step. While this object lives, stale copies are also updated before each forward of a
+  // stage outside of a step, such as in an evaluation, since the program may have changed parameters in between.
   void update_copies() const { d9d::update_copies(copies_->all); }
-  // Local. Before each forward of a step; the first updates the copies. A step ends with the sum of its gradients, or
-  // with end_step().
+  // Local. Called before each forward of a step; the first call updates the copies. The step ends with sum_gradients()
+  // or end_step().
   void begin_step() const;
   void end_step() const { copies_->are_in_step = false; }
-  // Collective over the ranks that have the parameters. Adds up stored().grad(); copies on one rank keep their own.
+  // Collective over the ranks that have the parameters. Sums stored().grad() over all stages that have a parameter; the
+  // .grad() of copies on one rank stays as it is.
   void sum_gradients() const;
 
-  // Of the whole pipeline, in alphabetical order.
+  // The names of all tied parameters of the pipeline, in alphabetical order.
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
-  // Whether a rank before this one in the pipeline has the parameter too, and counts it.
+  // Whether an earlier rank of the pipeline has the parameter too, and counts it.
   [[nodiscard]] bool is_counted_before(const ParameterPtr& parameter) const {
     return counted_before_.contains(parameter.get());
   }
@@ -49,7 +50,7 @@ class TiedParameters {
  private:
   struct OverRanks {
     std::shared_ptr<Communicator> ranks;
-    std::vector<ParameterPtr> parameters;  // trained
+    std::vector<ParameterPtr> parameters;  // trained ones only
   };
 
   std::vector<std::string> names_;
@@ -57,7 +58,7 @@ class TiedParameters {
     std::vector<ParameterCopy> all;
     bool are_in_step = false;
   };
-  class UpdateBetweenSteps;  // of the stages that have copies
+  class UpdateBetweenSteps;  // a hook of the stages that have copies
 
   std::shared_ptr<Copies> copies_;
   std::vector<OverRanks> over_ranks_;

@@ -1,4 +1,4 @@
-// A training job without the types of its task: what the steps of a run use. The Trainer builds it.
+// The objects that the steps of a training run use, without the types of the task. The Trainer builds them.
 #pragma once
 
 #include <cstdint>
@@ -28,23 +28,24 @@ struct TrainingJob {
   const TrainerConfig config;
   const std::unique_ptr<EventBus> events;  // handlers may keep a reference to it
   JobSchedule schedule;
-  const std::shared_ptr<Module> module;                            // what this rank has of the model
-  const std::vector<std::shared_ptr<AnyModelStage>> model_stages;  // of which it consists, in increasing order
-  const std::vector<std::shared_ptr<Module>> stages;               // their modules
-  const PipelineSchedule pipeline_schedule;                        // of the configuration, or the program's own
-  const bool has_own_schedule = false;                             // the latter
+  const std::shared_ptr<Module> module;                            // all stages of this rank as one
+  const std::vector<std::shared_ptr<AnyModelStage>> model_stages;  // the stages of this rank, in increasing order
+  const std::vector<std::shared_ptr<Module>> stages;               // the modules of model_stages
+  const PipelineSchedule pipeline_schedule;                        // as configured, or a custom schedule
+  const bool has_own_schedule = false;                             // whether pipeline_schedule is a custom one
   const StagePlacement placement;                                  // of the stages of all ranks
   const RandomClockPtr clock;                                      // of the module's random layers
   const MetricMap metrics;
-  // Of a task with several losses, "loss/<name>" since the last reset(); the same names on all ranks, from its first
-  // microbatches on.
+  // For a task with several losses: the mean of each loss since the last reset(), as "loss/<name>". All ranks have the
+  // same names once the inputs of the first microbatches are built.
   const std::shared_ptr<MetricMap> loss_means = std::make_shared<MetricMap>();
   const FreezeGuard freeze_guard;  // of the parameters that the optimiser was built on
   Optimizer optimizer;
   LearningRateScheduler lr_scheduler;
-  // trainer.pipelining.schedule as it was given where that was auto, and null otherwise; `config` has what was chosen.
+  // The given trainer.pipelining.schedule if it was auto, otherwise null. `config` contains the schedule that was
+  // chosen.
   nlohmann::ordered_json auto_schedule = nullptr;
-  // The configuration of trainer, optimiser and schedule as it was given, for a job that continues.
+  // The configuration of trainer, optimiser and schedule as the user gave it. A job that continues is compared with it.
   nlohmann::ordered_json written = nullptr;
   nlohmann::json hparams;                          // of task and model, for the tracker
   nlohmann::ordered_json tracker_state = nullptr;  // of the run that this one continues

@@ -45,7 +45,8 @@ std::string TrainingStage::stage_text() const {
   return stage_.info.num_stages == 1 ? "" : cat("stage ", stage_.info.current_stage, ", ");
 }
 
-// A model in one stage runs each microbatch's backward right after its forward.
+// With one stage, the backward of each microbatch runs right after its forward, so that begin_microbatch() can serve
+// both.
 void TrainingStage::begin_forward(MicrobatchIndex microbatch) {
   const auto index = static_cast<std::size_t>(microbatch.value);
   job_.clock.microbatch = {.step = static_cast<std::uint64_t>(job_.schedule.current_step()),
@@ -97,7 +98,7 @@ at::Tensor TrainingStage::loss(std::size_t microbatch, const std::vector<at::Ten
   auto& losses = is_captured() ? step_.graph->losses : step_.losses;
   losses.resize(step_.pack.size());
   losses[microbatch] = std::move(detached);
-  keep_for_current_stream(weighted.weight);  // the task's, perhaps of another stream, and the graph alone keeps it
+  keep_for_current_stream(weighted.weight);  // may come from another stream; only the autograd graph keeps it
   return weighted.loss.mul(weighted.weight.detach());
 }
 
@@ -108,7 +109,7 @@ void TrainingStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool
   const auto index = static_cast<std::size_t>(microbatch.value);
   GradientManager& gradients = *step_.gradients;
   const bool is_one_stage = stage_.info.num_stages == 1;
-  // A graph cannot have the reductions of a last backward: they come after its replay.
+  // The reductions of a last backward cannot be part of a captured graph: they run after its replay.
   if (!is_one_stage) gradients.begin_backward(place_.local, microbatch.value, part, is_last && !is_captured());
   in_microbatch(index, job_.schedule, "in backward", compute, stage_text());
   if (is_last && is_captured()) {
@@ -130,7 +131,7 @@ void TrainingStage::after_backward(MicrobatchIndex microbatch, BackwardPart part
   in_microbatch(index, job_.schedule, "in update_metrics", [&] { at(microbatch).update_metrics(job_.metrics); });
 }
 
-// Metrics may keep what they get, which the next replay would write: they get a copy.
+// Gives metrics a copy of the state: they may keep it, and the next replay overwrites the original.
 void TrainingStage::take_state_after_replay(std::size_t microbatch) {
   std::unique_ptr<AnyMicrobatch>& after = step_.graph->after[microbatch];
   AnyMicrobatch& own = *step_.pack[microbatch];

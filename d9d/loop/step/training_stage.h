@@ -1,5 +1,5 @@
-// One of the rank's stages of a model as the executor of pipelines trains it: inputs and losses of the task, gradients
-// that add up, errors that name step and microbatch.
+// A stage of this rank as the pipeline executor trains it: it provides the inputs, computes the loss, accumulates
+// gradients, and adds step and microbatch to errors.
 //
 // Example
 //   TrainingStage stage(stage_job_of(job), *job.model_stages[0], {.local = 0}, step);
@@ -26,33 +26,33 @@
 
 namespace d9d {
 
-// What of a job its stages use. All are borrowed.
+// The parts of a job that its stages use. All are borrowed.
 struct StageJob {
   const JobSchedule& schedule;
-  const std::vector<std::shared_ptr<Module>>& stages;  // of the rank
+  const std::vector<std::shared_ptr<Module>>& stages;  // those of this rank
   RandomClock& clock;
   const MetricMap& metrics;
-  const MetricMap& loss_means;  // as TrainingJob has them
+  const MetricMap& loss_means;  // TrainingJob::loss_means
 };
 [[nodiscard]] StageJob stage_job_of(const TrainingJob& job);
 
-// What the microbatches of a step share.
+// State that all microbatches of a step share.
 struct StepMicrobatches {
   MicrobatchPack pack = {};
-  GradientManager* gradients = nullptr;  // borrowed
-  FirstStep* first_step = nullptr;       // borrowed; while that one runs
-  bool keeps_inputs = false;   // until the end of the step: graphs of two streams use them (PipelineStage::forward)
-  StepGraph* graph = nullptr;  // borrowed; of a step whose computations are captured or replayed
-  std::vector<WeightedLoss> losses = {};  // of the last stage's microbatches, from their forward on; detached
+  GradientManager* gradients = nullptr;   // borrowed
+  FirstStep* first_step = nullptr;        // borrowed; null after the first step
+  bool keeps_inputs = false;              // until the end of the step: two streams use them (PipelineStage::forward)
+  StepGraph* graph = nullptr;             // borrowed; null unless the step's computations are captured or replayed
+  std::vector<WeightedLoss> losses = {};  // of each microbatch on the last stage, detached; set by forward
 };
 
 struct TrainingStagePlace {
-  std::size_t local = 0;  // among the rank's stages
+  std::size_t local = 0;  // index among the stages of this rank
   bool is_last_of_rank = true;
 };
 
-// Errors of `work` say which microbatch of which step it is, `stage` where the model has several, and `place` where
-// nothing within says more.
+// Runs `work` and adds to its errors the microbatch and the step, `stage` if the model has several, and `place` if no
+// inner code has named a place.
 template <class Work>
 auto in_microbatch(std::size_t index, const JobSchedule& schedule, const std::string& place, const Work& work,
                    const std::string& stage = "") {
@@ -64,7 +64,7 @@ auto in_microbatch(std::size_t index, const JobSchedule& schedule, const std::st
   }
 }
 
-// Returns forward(), which leaves the backward to the loop: StateError where it ran one.
+// Returns forward(). Throws StateError if it ran a backward, which must be left to the loop.
 template <class Forward>
 auto without_backward(const Forward& forward) {
   const std::int64_t num_before = num_backwards();
@@ -75,7 +75,8 @@ auto without_backward(const Forward& forward) {
   return result;
 }
 
-// Of a task with several losses: has a mean of each in `loss_means`, and adds the losses of a microbatch to them.
+// For a task with several losses: the first creates a mean of each loss in `loss_means`, the second adds the losses of
+// a microbatch to these means.
 void name_loss_means(MetricMap& loss_means, const LossWeights& weights);
 void update_loss_means(const MetricMap& loss_means, const WeightedLoss& loss, const LossWeights& weights);
 

@@ -1,4 +1,4 @@
-// How many steps of a job changed its model: a job in which none did has trained nothing.
+// Counts the steps that changed the model of a job. A job without such a step has trained nothing, which is an error.
 //
 // Example
 //   job.updates.add(step, learning_rate, schedule.current_step(), context.is_main_process() ? &log : nullptr);
@@ -18,20 +18,20 @@ struct StepGradients;
 
 class UpdateCount {
  public:
-  // A step has ended. log: is warned of one that changed nothing; null: another rank says it.
+  // Called after each step. log: gets a warning if the step changed nothing; null on ranks that do not log.
   void add(const StepGradients& step, double learning_rate, std::int64_t index, const Logger* log);
-  // Throws StateError if no step of the job has changed the model. log: is warned where all rates since the start were
-  // 0; null: another rank says it.
+  // Throws StateError if no step of the job has changed the model. log: gets a warning if the learning rate was 0 in
+  // every step since the start; null on ranks that do not log.
   void check(std::int64_t total_steps, const Logger* log) const;
 
   [[nodiscard]] std::int64_t num_updates() const { return num_updates_; }
-  // Of the runs before this one.
+  // Sets the count to that of the runs before this one.
   void load(std::int64_t num_updates) { num_updates_ = num_updates; }
 
  private:
   std::int64_t num_updates_ = 0;
-  std::optional<bool> had_no_rate_;  // in any step since the start; none: no step yet
-  std::string reason_;               // why the last of the steps that changed nothing did so
+  std::optional<bool> had_no_rate_;  // whether the learning rate was 0 in every step since the start; none: no step yet
+  std::string reason_;               // why the latest step that changed nothing did so
 };
 
 }  // namespace d9d

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kReturns = "[loop::task] expected TrainTask::compute_loss to return ";
 
-// name: "a loss", or which of several it is.
+// name: "a loss", or the name of one of several.
 void check_loss(const at::Tensor& loss, const std::string& name = "a loss") {
   D9D_CHECK(loss.defined(), StateError, kReturns, name, ", got an undefined tensor. Set it in LossResult.");
   D9D_CHECK(loss.dim() == 0, StateError, kReturns, name, " without dims, got shape ", loss.sizes(),

@@ -12,15 +12,16 @@ namespace d9d {
 struct WeightedLoss {
   at::Tensor loss;                                // scalar, at least fp32
   at::Tensor weight;                              // scalar
-  std::map<std::string, at::Tensor> losses = {};  // of several: each one's own
+  std::map<std::string, at::Tensor> losses = {};  // of a task with several losses: each by itself
 };
 
-// What a task said, for loss.mul(weight).backward(): the product is of at least fp32. A loss in bfloat16 or half gets
-// its gradient, which is the weight, in its own dtype: so its weight is rounded to that, here and where weights are
-// added up, and the step's loss remains a mean. Does not wait for the device. StateError for what is no scalar, no
-// number or has no graph.
+// Converts the loss and weight that a task returned for loss.mul(weight).backward(), whose product is at least fp32.
+// The gradient of a bfloat16 or half loss is its weight, in the dtype of the loss. The weight is therefore rounded to
+// that dtype, here and where weights are added up, so that the loss of the step remains a mean. Does not wait for the
+// device. Throws StateError for a loss or weight that is no scalar or has a wrong dtype, and for a loss without a
+// graph.
 //
-// shares: of the microbatch, for a task with several losses; otherwise empty.
+// shares: those of the microbatch for a task with several losses, otherwise empty.
 [[nodiscard]] WeightedLoss weighted_loss(const LossResult& result, const LossShares& shares = {});
 
 }  // namespace d9d

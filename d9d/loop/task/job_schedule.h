@@ -53,7 +53,7 @@ class JobSchedule {
 
   // {"current_step": n}. The total is left out, because a resumed job may have another one.
   [[nodiscard]] nlohmann::ordered_json state() const;
-  // Throws StateError if `state` does not have the form that state() returns, ConfigError if it is behind the last
+  // Throws StateError if `state` does not have the form that state() returns, ConfigError if it is beyond the last
   // step.
   void load_state(const nlohmann::ordered_json& state);
 

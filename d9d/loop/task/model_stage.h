@@ -3,12 +3,12 @@
 // Example
 //   return as_model_stage<MyTypes>(model);        // model(input, shared) returns Types::Output
 //
-// A model that can be cut in addition takes what the stage before hands on, Types::Transfer, in place of the input,
-// returns a std::variant that holds Transfer and Output, and announces what stages hand on:
+// A model that can be split into stages also takes the output of the previous stage, Types::Transfer, in place of the
+// input, returns a std::variant of Transfer and Output, and declares the tensors that stages exchange:
 //
 //   Transfer stage_transfer(const Input& input, StageBoundary boundary) const;   // on the meta device, from shapes
 //
-// and may say how its layers are distributed over stages, so that a job can say which virtual layers balance them:
+// It may declare how its layers are distributed over stages, so that a job can say which virtual layers balance them:
 //
 //   std::optional<LayerDistribution> layer_distribution() const;
 #pragma once
@@ -31,7 +31,8 @@ namespace d9d {
 template <class Types>
 using ModelForward = std::function<OutputOf<Types>(const InputOf<Types>&, const SharedOf<Types>&)>;
 
-// Of one of several stages. Alternative 0 of what arrives: the input, on the first stage; 1: a transfer, on the others.
+// The functions of one of several stages. Arrived is the input of the model on the first stage (alternative 0), and a
+// transfer on the others (alternative 1).
 template <class Types>
 struct ModelPart {
   using Arrived = std::variant<InputOf<Types>, TransferOf<Types>>;
@@ -44,7 +45,7 @@ template <class Types>
 struct ModelStage {
   std::shared_ptr<Module> module;
   ModelForward<Types> forward;                   // of a model in one piece
-  ModelPart<Types> part = {};                    // null functions: it cannot be cut
+  ModelPart<Types> part = {};                    // null functions: the model cannot be split
   std::optional<LayerDistribution> layers = {};  // of the whole model
 };
 
@@ -54,10 +55,10 @@ inline constexpr bool kIsOrHolds = std::is_convertible_v<Result, T>;
 template <class T, class... Alternatives>
 inline constexpr bool kIsOrHolds<T, std::variant<Alternatives...>> = (std::is_same_v<T, Alternatives> || ...);
 
-// Throws StateError: a stage returned what another one returns.
+// Throws StateError: a stage returned an Output in place of a Transfer, or the reverse.
 [[noreturn]] void refuse_other_end();
 
-// The T that a result is or holds.
+// Returns the T that `result` is or holds.
 template <class T, class Result>
 [[nodiscard]] T taken_as(Result&& result) {
   if constexpr (std::is_convertible_v<Result, T>) {
@@ -68,7 +69,7 @@ template <class T, class Result>
   }
 }
 
-// (detail has structs of the names InputOf and so on.)
+// Names are qualified, since detail has structs called InputOf and so on.
 template <class Types, class Model>
 concept CanBeCut = kHasTransfer<Types> &&
     requires(const ModulePtr<Model>& model, const d9d::InputOf<Types>& input, const d9d::TransferOf<Types>& transfer,
@@ -107,7 +108,7 @@ template <class Types, class Model>
 }
 }  // namespace detail
 
-// model(input, shared) returns Output, or a variant that holds it.
+// Returns the stage of a model. model(input, shared) must return an Output, or a std::variant that holds it.
 template <class Types, class Model>
 [[nodiscard]] ModelStage<Types> as_model_stage(const ModulePtr<Model>& model) {
   using Input = InputOf<Types>;

@@ -1,5 +1,5 @@
-// The parts of a training job that its author provides: model, data, optimiser, learning rate. Each one's builder is
-// called once; those of a model also for stages that trainer.pipelining.schedule = auto measures and drops.
+// The parts of a training job that its author provides: model, data, optimiser, learning rate. The builder of each is
+// called once. Those of a model are also called for stages that trainer.pipelining.schedule = auto measures and drops.
 #pragma once
 
 #include <map>
@@ -29,19 +29,20 @@ struct ModelExport {
   std::map<std::string, std::string> files = {};  // text files beside the weights, by name: config.json, ...
 };
 
-// What of a model provider does not depend on the types of the task.
+// The part of a model provider that does not depend on the types of the task.
 class AnyModelProvider {
  public:
   virtual ~AnyModelProvider();
 
   // Declares the layout of parameters, before storage exists. By default replicate_over_data().
   virtual void parallelize_model_stage(const DistContext& context, const PipelineStageInfo& stage, Module& module);
-  // How tensors of the folder trainer.model_stage_factory.source_checkpoint become the stage's parameters: what this
-  // returns is what happens. By default by their names (own_names). A family that reads the names of Hugging Face asks
-  // has_own_names() first. Not called for a checkpoint of a job, which has the stage's own names and values.
+  // Returns the mapper from the tensors of the folder trainer.model_stage_factory.source_checkpoint to the parameters
+  // of the stage. Nothing else is loaded. By default, parameters are loaded by their names (own_names). A model family
+  // that reads the names of Hugging Face checks has_own_names() first. Not called for a checkpoint of a job, which has
+  // the stage's own names and values.
   [[nodiscard]] virtual StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& module);
-  // What Trainer::export_to writes: of a pipeline on all ranks the mapper of the whole model. By default all tensors of
-  // `module`, what this rank has of the model, by their names, and no other file.
+  // Returns what Trainer::export_to writes. In a pipeline, all ranks return the mapper of the whole model. By default:
+  // all tensors of `module`, which has the stages of this rank, by their names, and no other file.
   [[nodiscard]] virtual ModelExport prepare_export(const Module& module);
   // Called once, after the task's register_events and before anything is built.
   virtual void register_events(const DistContext& context, EventBus& events);
@@ -71,7 +72,7 @@ class OptimizerProvider {
   virtual ~OptimizerProvider() = default;
   // `trainable`: the tensors that this rank keeps and updates.
   [[nodiscard]] virtual Optimizer build_optimizer(const DistContext& context, const TrainableParameters& trainable) = 0;
-  // As the user wrote them: a job that continues names what has changed. By default null: nothing is known.
+  // The settings as the user wrote them: a job that continues warns of changes. By default null: nothing is compared.
   [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nullptr; }
 };
 
@@ -79,7 +80,7 @@ class LearningRateSchedulerProvider {
  public:
   virtual ~LearningRateSchedulerProvider() = default;
   [[nodiscard]] virtual LearningRateScheduler build_scheduler(const DistContext& context, std::int64_t total_steps) = 0;
-  [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nullptr; }  // as OptimizerProvider
+  [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nullptr; }  // as in OptimizerProvider
 };
 
 }  // namespace d9d

@@ -6,12 +6,12 @@
 
 namespace d9d {
 
-// Throws ConfigError for degrees of the mesh that cut a model or its sequences.
+// Throws ConfigError if a degree of the mesh splits the model or its sequences.
 void check_only_data_parallel(const DistContext& context);
 
-// Local, on the meta device: every data-parallel rank holds the whole module, gradients are summed over them. Buffers
-// of adopted modules are those of the first rank after each step (broadcast_buffers). Throws ConfigError for
-// mesh.data_parallel_shard > 1 (shard_over_data.h) and as check_only_data_parallel().
+// Local, on the meta device. Every data-parallel rank holds the whole module, and gradients are summed over these
+// ranks. After each step, buffers of adopted modules get the values of the first rank (broadcast_buffers). Throws
+// ConfigError for mesh.data_parallel_shard > 1 (shard_over_data.h), and as check_only_data_parallel().
 void replicate_over_data(const DistContext& context, Module& module);
 
 }  // namespace d9d

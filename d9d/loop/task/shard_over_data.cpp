@@ -27,7 +27,7 @@ void shard_over_data(const DistContext& context, const std::shared_ptr<Module>& 
   std::map<const Module*, std::string> names;
   model->for_each_module([&](const std::string& name, Module& module) { names.try_emplace(&module, name); });
   for (std::size_t i = 0; i < units.size(); ++i) {
-    if (units[i] == nullptr) continue;  // an optional child that this model has not
+    if (units[i] == nullptr) continue;  // an optional child that this model lacks
     const auto name = names.find(units[i].get());
     D9D_CHECK(name != names.end() && !name->second.empty(), ConfigError,
               "[loop::shard_over_data] expected modules below the model as units, got another as unit ", i,

@@ -31,7 +31,7 @@
 
 namespace d9d {
 
-// By the names of a step's losses: scalars >= 0, what each loss is a mean over.
+// The weight of each loss by its name: a scalar >= 0, the number or the sum of weights that the loss is a mean over.
 using LossWeights = std::map<std::string, at::Tensor>;
 
 template <class Types>
@@ -43,7 +43,7 @@ struct ForwardInputs {
   LossWeights loss_weights = {};  // of a task with several losses, which must be known before the step's first forward
 };
 
-// A tensor, or a number as one.
+// A weight, given as a tensor or as a number.
 class LossWeight : public at::Tensor {
  public:
   LossWeight(at::Tensor weight) : at::Tensor(std::move(weight)) {}  // NOLINT: converts
@@ -56,25 +56,25 @@ class LossWeight : public at::Tensor {
 struct LossResult {
   at::Tensor loss = {};                                  // scalar
   std::optional<LossWeight> loss_weight = std::nullopt;  // scalar >= 0, none: 1
-  // Several losses, each a mean over something else, instead of the two above: scalars by the names of
+  // Several losses, each a mean over something else, in place of the two above: scalars with the names of
   // ForwardInputs::loss_weights.
   std::map<std::string, at::Tensor> losses = {};
 };
 // The step's loss is sum(loss_i * weight_i) / sum(weight_i) over its microbatches; its gradient is averaged likewise.
-// Of several losses each is averaged so with its own weights, and the step's loss is the sum of these means; one whose
-// total weight is zero counts 0. A step in which all total weights are zero changes nothing.
+// Several losses are each averaged in this way with their own weights, and the step's loss is the sum of these means; a
+// loss whose total weight is zero counts as 0. A step in which all total weights are zero changes nothing.
 
-// What of a task does not depend on its types.
+// The part of a task that does not depend on its types.
 class AnyTask {
  public:
   virtual ~AnyTask();
 
   [[nodiscard]] virtual MetricMap create_metrics();
 
-  // What this rank's task must find again after a resume; null: nothing. Called between steps.
+  // The state of this rank's task that a resumed job needs; null: none. Called between steps.
   [[nodiscard]] virtual nlohmann::json state() const;
-  // Called before the first step of a job that continues, unless all were null: what state() returned on each rank, in
-  // the order of data-parallel ranks, of which there may have been another number than now.
+  // Called before the first step of a job that continues, unless all states are null. of_ranks: what state() returned
+  // on each data-parallel rank, in the order of these ranks, whose number may have changed.
   virtual void load_state(const std::vector<nlohmann::json>& of_ranks);
 
   // Called once, before anything is built and before the model provider's register_events. Subscribes to the events

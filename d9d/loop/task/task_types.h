@@ -1,5 +1,6 @@
-// The types of a task: BatchOf<Types> is Types::Batch, and so on. A type that is missing is one compile error, which
-// says what to add; Transfer, what a pipeline stage hands to the next one, is only needed for models of several stages.
+// The types of a task: BatchOf<Types> is Types::Batch, and so on. A missing type gives one compile error, which says
+// what to add. Transfer, the tensors that a pipeline stage sends to the next one, is only needed for models of several
+// stages.
 #pragma once
 
 #include <type_traits>

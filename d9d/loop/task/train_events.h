@@ -34,19 +34,19 @@ struct LRSchedulerReady {
   LearningRateScheduler& lr_scheduler;
 };
 struct TrainReady {
-  TrackerRun& run;  // of the main process; what other ranks write to theirs is dropped, so gather it first
+  TrackerRun& run;  // only that of the main process is written: gather values of other ranks there first
 };
 struct TrainStep {
   const JobSchedule& schedule;  // current_step() is the running step
 };
-// Numbers are those of all ranks, the same on each.
+// Values over all ranks, the same on each, unless noted.
 struct FinishedStep : TrainStep {
   double loss = 0.0;
   double gradient_norm = 0.0;  // before clipping
   double learning_rate = 0.0;
   std::int64_t num_tokens = 0;
   double seconds = 0.0;     // on this rank
-  bool is_updated = false;  // false: the step changed nothing, as that of a non-finite loss that is skipped
+  bool is_updated = false;  // false: the step changed nothing, such as a skipped step with a non-finite loss
 };
 struct TrainFinished {};
 

@@ -1,4 +1,4 @@
-// What an optimiser is built on.
+// The parameters that an optimiser is built on.
 //
 // Example
 //   const TrainableParameters trainable = trainable_parameters(*model);

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Otherwise the job would find its own files there when it has trained, and export nothing.
+// Otherwise the job would find its own files there after training, and could not export.
 TEST(PrepareExport, Refuses_a_folder_into_which_the_job_writes_something_else) {
   const fs::path folder = fs::path(::testing::TempDir()) / "d9d_export_place";
   const auto refusal = [&](const TrainerConfig& config) -> std::string {

@@ -1,4 +1,4 @@
-// What a checkpoint takes of a job.
+// Which tensors of a job a checkpoint contains.
 #include "d9d/loop/checkpoint/job_checkpoints.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// An optimiser whose author left the layout out.
+// An optimiser whose author forgot the layout of its state.
 class Unlaid : public AdamW {
  public:
   using AdamW::AdamW;

@@ -20,8 +20,9 @@ using ::testing::HasSubstr;
 
 using Numbers = std::vector<std::int64_t>;  // by rank
 
-// What check() says of the steps of a job, which are told ahead as in `told`. Without shards the model is replicated as
-// a provider of one's own may do it on any mesh; the default provider refuses meshes that cut more than the data.
+// Returns the error of check() in the steps of a job, whose numbers tell_next() gets from `told`. Without shards the
+// model is replicated, as a custom provider may do on any mesh; the default provider rejects meshes that split more
+// than the data.
 std::string said(const DeviceMeshParameters& mesh, const std::vector<Numbers>& steps,
                  const std::vector<Numbers>& told = {}, bool shards = true) {
   try {

@@ -25,7 +25,7 @@ using ::testing::ThrowsMessage;
 
 constexpr std::int64_t kNumRanks = 3;
 
-// A job of replicas whose ranks get the samples from `first_sample(rank)` on. Throws what the job does.
+// Runs a job of replicas whose ranks get the samples from `first_sample(rank)` on. Throws what the job throws.
 void train_on_ranks(const std::function<std::int64_t(std::int64_t rank)>& first_sample, bool refuses = true) {
   test::run_ranks(test::RankBackend::kThreads, kNumRanks, [&](World& world) {
     const DistContext context({.mesh = {.data_parallel_replicate = kNumRanks}, .world = test::borrowed(world)});
@@ -77,7 +77,7 @@ TEST(EqualData, Differs_by_values_beside_the_tensors_and_is_nothing_without_tens
   EXPECT_EQ(hash(at::Tensor(), 1), std::nullopt);
 }
 
-// What check_packs() says of the packs of two ranks on a mesh.
+// Returns the error of check_packs() for the packs of two ranks on a mesh.
 std::string complaint(const DeviceMeshParameters& mesh, const std::vector<FirstPack>& packs) {
   try {
     test::run_ranks(test::RankBackend::kThreads, 2, [&](World& world) {
@@ -143,7 +143,7 @@ TEST(DataOrder, Of_streamed_rows_is_compared_over_ranks) {
               ThrowsMessage<ConfigError>(AllOf(HasSubstr("one dataset in one order"), HasSubstr(R"("rows":101)"))));
 }
 
-// What a job of one step says whose model is `make_model()`.
+// Returns the warnings of a short job whose model is `make_model()`.
 std::string warnings_of(const std::function<ModulePtr<toy::Model>()>& make_model) {
   toy::Job job({{toy::samples(0, 2), toy::samples(2, 2)}, {toy::samples(4, 2)}});
   job.provider.make_model = make_model;

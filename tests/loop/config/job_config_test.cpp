@@ -35,7 +35,7 @@ TEST(JobConfig, Accepts_a_learning_rate_schedule_without_a_name) {
   EXPECT_EQ(piecewise_config(parse_job(job).lr_scheduler).phases.size(), 2U);
 }
 
-// The part of JSON schema that covers the keywords which json_schema emits.
+// A validator for the keywords of JSON schema that json_schema emits.
 bool fits(const Json& value, const Json& schema) {
   const auto fits_value = [&](const Json& alternative) { return fits(value, alternative); };
   if (schema.contains("anyOf")) return std::any_of(schema["anyOf"].begin(), schema["anyOf"].end(), fits_value);
@@ -96,7 +96,7 @@ TEST(JobConfig, Schema_admits_each_default_that_it_names) {
   check_defaults(json_schema<Qwen3MoELayerParameters>());
 }
 
-// Every object, list and value of a document.
+// Collects every object, list and value of a document.
 void collect(Json& json, std::vector<Json*>& nodes) {
   nodes.push_back(&json);
   for (auto& inner : json) {

@@ -74,7 +74,7 @@ TEST(ModelStageFactory, A_trainer_on_one_rank_refuses_a_provider_that_places_not
       ThrowsMessage<StateError>(::testing::HasSubstr("got none for first.weight")));
 }
 
-// A folder with the given parameters of a toy model.
+// Writes a folder with the given parameters of a toy model.
 std::filesystem::path write_folder(const std::vector<std::string>& names) {
   const auto model = make_module<toy::Model>();
   model->materialize(at::kCPU);
@@ -106,7 +106,8 @@ TEST(ModelStageFactory, Starts_a_new_head_on_a_published_backbone) {
   EXPECT_TRUE(at::equal(state.at(head), initial.at(head)));
 }
 
-// Rotary rows in another order, a norm as 1 + w: what a family's folder needs, though its names are the model's.
+// Doubles all values. A model family may need such a conversion although the folder has the names of the model: for
+// rotary rows in another order, or for a norm that is applied as 1 + w.
 struct DoublingProvider : toy::Provider {
   StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module&) override {
     std::vector<StateMapper> doubled;

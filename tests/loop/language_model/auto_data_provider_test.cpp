@@ -24,7 +24,7 @@ struct Numbers {
 
 at::Tensor collate(std::span<const std::int64_t> samples) { return at::tensor(at::IntArrayRef(samples), at::kLong); }
 
-// All values of a stream's first packs.
+// All values in the first packs of a stream.
 std::vector<std::int64_t> values_of(PackStream<at::Tensor>& stream, int num_packs) {
   std::vector<std::int64_t> values;
   for (int i = 0; i < num_packs; ++i) {
@@ -46,7 +46,7 @@ TEST(AutoDataProvider, Streams_a_dataset_of_ones_own_as_the_record_says) {
     const auto expected = make_pack_stream<at::Tensor>(context, std::make_shared<const Numbers>(), collate, config,
                                                        {.seed = 7, .repeat = repeat});
     EXPECT_EQ(stream->total_steps(), expected->total_steps());
-    const int num_packs = repeat ? 5 : 2;  // ten samples are two packs and a rest
+    const int num_packs = repeat ? 5 : 2;  // ten samples are two packs and a remainder
     EXPECT_EQ(values_of(*stream, num_packs), values_of(*expected, num_packs));
     EXPECT_EQ(stream->next().has_value(), repeat);
   }

@@ -45,7 +45,7 @@ class ModelTokenizer : public ::testing::Test {
     if (all.at("kind") == "tokens") all.erase("paths");
     return parse_record<DataConfig>(all, {.keys = "data"});
   }
-  // Of these tokenizers, the second with conversations.
+  // A mixture of sources with these tokenizers; the second has conversations.
   static DataConfig mixture(const fs::path& texts, const fs::path& chats) {
     json all = json::array();
     for (const fs::path& tokenizer : {texts, chats}) {
@@ -63,7 +63,7 @@ class ModelTokenizer : public ::testing::Test {
   std::string refusal(const DataConfig& config) const {
     return test::message_of<ConfigError>([&] { check_tokenizer(context, config, source); });
   }
-  // What the main process logs.
+  // Returns what the main process logs.
   template <class Work>
   static std::string logged(const Work& work) {
     ::testing::internal::CaptureStderr();

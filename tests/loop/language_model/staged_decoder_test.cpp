@@ -1,5 +1,5 @@
-// A model in pipeline stages writes what it writes in one piece, whatever its schedule and layout, and trains on after
-// it.
+// A model in pipeline stages generates the same text as in one piece, for every schedule and layout, and continues to
+// train afterwards.
 #include "d9d/loop/language_model/staged_decoder.h"
 
 #include <gmock/gmock.h>
@@ -77,7 +77,7 @@ TEST(StagedDecoder, Refuses_stages_that_lie_elsewhere) {
   EXPECT_THAT(message({nullptr}), HasSubstr("DecoderForCausalLM"));
 }
 
-// What a program writes into the embedding, of which the last stage has a copy.
+// The program writes into the embedding, of which the last stage has a copy.
 TEST(StagedDecoder, Reads_what_the_program_has_written_into_a_tied_parameter) {
   const auto write = [](Module& module) {
     const at::NoGradGuard no_grad;

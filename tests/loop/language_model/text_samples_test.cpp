@@ -41,7 +41,7 @@ class TextSamplesOf : public ::testing::Test {
   }
   void SetUp() override { std::ofstream(file) << test::byte_tokenizer({"<|im_start|>", "<|im_end|>"}); }
 
-  // Data with the keys of a kind.
+  // Data with the given keys, among them `kind`.
   static DataConfig data(nlohmann::json keys) {
     if (keys.at("kind") != "mixture") keys["sequence_length"] = 8;
     keys.update({{"global_batch_size", 1}, {"microbatch_size", 1}, {"num_workers", 0}});
@@ -61,7 +61,7 @@ class TextSamplesOf : public ::testing::Test {
     TextSamples(config, of, kLimits).write(context, *one_piece_decoder(model), out);
     return out.str();
   }
-  // One that begins with `prompt`, written as `text`.
+  // The expected sample for `prompt`, which is written as `text`.
   std::string sample(const std::string& text, std::span<const std::uint32_t> prompt,
                      const GenerateOptions& options) const {
     return "--- a sample ---\n" + text + generate_text(model, tokenizer(), prompt, options) + "\n";
@@ -93,7 +93,7 @@ TEST_F(TextSamplesOf, Text_are_encoded_and_end_as_the_data_is) {
   const std::string plain = sample("ab", ids, greedy);
   EXPECT_EQ(written(config, jsonl()), plain);
   EXPECT_EQ(written(config, jsonl({{"add_special_tokens", true}})), sample("ab", with_special, greedy));
-  // Ended by a token that the greedy sample has.
+  // The sample ends at a token that the greedy sample contains.
   const std::int64_t end = generate(model, {ids.begin(), ids.end()}, greedy)[4];
   const std::string name = tokenizer().id_to_token(static_cast<std::uint32_t>(end)).value();
   GenerateOptions ended = greedy;

@@ -1,4 +1,4 @@
-// The choice of auto for given costs, against all schedules and stages a rank.
+// The choice of auto for given costs, compared with all schedules and numbers of stages per rank.
 #include "d9d/loop/measure/auto_schedule.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 std::string name_of(const ScheduleCandidate& candidate) { return schedule_of(candidate.schedule).name; }
 
-// Four layers that differ, on 2 or 4 ranks: as 2 stages of two layers, and as 4.
+// Four layers with different costs, on 2 or 4 ranks: as 2 stages of two layers, and as 4 stages.
 MeasuredPipeline drawn(std::uint32_t seed, std::int64_t num_ranks, std::int64_t num_microbatches) {
   std::mt19937 random(seed);
   const auto draw = [&] { return static_cast<double>(1 + random() % 256) / 64.0; };
@@ -56,7 +56,7 @@ struct Tried {
   double peak = 0;
 };
 
-// Every schedule that trains and every V for which there are stages.
+// Tries every schedule that can train with the measured numbers of stages.
 std::vector<Tried> try_all(const MeasuredPipeline& measured, std::int64_t num_ranks) {
   std::vector<Tried> tried;
   for (const auto& [num_stages, stages] : measured.stages) {
@@ -100,7 +100,7 @@ TEST(AutoChoice, Is_within_two_percent_of_the_shortest_of_all_and_a_bound_on_mem
         const auto tried = try_all(measured, num_ranks);
         const auto free = choose_schedule(AutoScheduleConfig{}, num_ranks, measured);
         EXPECT_LE(free.best.makespan, kTwoPercent * shortest_within(tried, std::numeric_limits<double>::infinity()));
-        // Less than what it keeps, in whole bytes: costs are in 64ths.
+        // A whole number of bytes below what the choice keeps: costs are multiples of 1/64.
         const auto bound = static_cast<std::int64_t>(std::ceil(free.best.peak_bytes)) - 1;
         const double shortest = shortest_within(tried, static_cast<double>(bound));
         const AutoScheduleConfig bounded{.max_bytes = bound};
@@ -135,7 +135,7 @@ TEST(AutoChoice, Takes_the_bound_of_the_device_unless_one_is_configured) {
   }
 }
 
-// As many stages for all: what composed computations hide decides.
+// Both schedules have the same number of stages, so the overlap of composed computations decides.
 TEST(AutoChoice, Is_dual_pipe_v_where_composed_computations_hide_much) {
   MeasuredPipeline measured{.num_microbatches = 8, .stages = {{4, std::vector(4, StageCosts{})}}};
   const AutoScheduleConfig config{.schedules = {ScheduleKind::kZeroBubbleV, ScheduleKind::kDualPipeV}};

@@ -1,4 +1,4 @@
-// Plans of memory against what real jobs of the same layouts keep, over ranks that are threads.
+// Compares memory plans with the memory of real jobs of the same layouts, over ranks that are threads.
 #include "d9d/loop/measure/memory_plan.h"
 
 #include <algorithm>
@@ -106,16 +106,16 @@ struct Data : DataProvider<TokenBatch> {
   }
 };
 
-// What one rank of a real job was seen to keep, in bytes.
+// The measured bytes of one rank of a real job.
 struct Seen {
   std::int64_t num_parameters = 0;
   std::int64_t parameters = 0;
   std::int64_t optimizer = 0;
   std::int64_t gradients = 0;
-  std::int64_t peak = 0;  // the most in forward and backward of a step, beside what there was before it
+  std::int64_t peak = 0;  // the peak in forward and backward of a step, minus the bytes before the step
 };
 
-// Watches the job of a rank through its events.
+// Measures the job of a rank through its events.
 class Watch {
  public:
   void subscribe(EventBus& events) {
@@ -144,7 +144,7 @@ class Watch {
   Seen seen;
 
  private:
-  // Each storage once: gradients of several parameters share one.
+  // Counts each storage once: the gradients of several parameters may share one.
   [[nodiscard]] std::int64_t gradient_bytes() const {
     std::set<const void*> counted;
     std::int64_t bytes = 0;
@@ -164,7 +164,7 @@ class Watch {
   std::vector<const Module*> stages_;
 };
 
-// By pipeline rank; the first rank of each.
+// Trains a real job. Returns one entry per pipeline rank, for its first rank.
 std::vector<Seen> trained(const Case& job) {
   std::vector<Seen> seen(static_cast<std::size_t>(job.mesh.pipeline_parallel));
   test::run_ranks(test::RankBackend::kThreads, job.mesh.world_size(), [&](World& world) {
@@ -200,8 +200,8 @@ TEST_P(MemoryPlan, Has_the_parameters_gradients_and_optimizer_of_a_real_job) {
     EXPECT_EQ(plan[i].sum_of(&StageMemory::num_parameters), job[i].num_parameters);
     EXPECT_EQ(plan[i].sum_of(&StageMemory::parameters), job[i].parameters);
     EXPECT_EQ(plan[i].sum_of(&StageMemory::optimizer), job[i].optimizer);
-    // Sharded stages also note whether ranks disagree, a number each. Full gradients that wait for the last microbatch
-    // are those of all shards.
+    // Sharded stages also keep one number each, for whether ranks disagree. Full gradients that wait for the last
+    // microbatch have the size of all shards.
     const bool waits = *resolve_fsdp(GetParam().fsdp, GetParam().mesh.pipeline_parallel).reduce_on_last_microbatch;
     const std::int64_t gradients = job[i].gradients * (waits ? GetParam().mesh.data_parallel_shard : 1);
     const std::int64_t numbers = GetParam().mesh.world_size() > 1 ? 8 * std::ssize(plan[i].stages) : 0;
@@ -210,8 +210,8 @@ TEST_P(MemoryPlan, Has_the_parameters_gradients_and_optimizer_of_a_real_job) {
   }
 }
 
-// A CPU weights the outputs of experts, and keeps them; a GPU weights what goes into their last product, and keeps
-// nothing more.
+// A CPU weights the outputs of experts and keeps them. A GPU weights the inputs of their last product and keeps nothing
+// more.
 std::int64_t kept_by_cpu_alone(const RankMemory& rank, const Case& job, std::int64_t num_stages) {
   if (!job.has_experts) return 0;
   const test::SmallDecoder sizes;
@@ -231,14 +231,14 @@ TEST_P(MemoryPlan, Has_the_peak_of_a_real_step) {
     const std::int64_t in_step =
         rank.total - rank.messages - rank.sum_of(&StageMemory::parameters) - rank.sum_of(&StageMemory::optimizer);
     const auto seen = static_cast<double>(job[i].peak - kept_by_cpu_alone(rank, GetParam(), num_stages));
-    EXPECT_LE(rank.activations(), in_step);  // nothing that microbatches share is counted with each
+    EXPECT_LE(rank.activations(), in_step);  // memory that microbatches share is not counted for each of them
     EXPECT_NEAR(static_cast<double>(in_step), seen, test::tolerance("planned peak").value * seen);
     const double all = seen + static_cast<double>(job[i].parameters + job[i].optimizer);
     EXPECT_NEAR(static_cast<double>(rank.total - rank.messages), all, test::tolerance("simulated peak").value * all);
   }
 }
 
-// The same measurement on ranks that are threads, with values: LibTorch's CPU operators save what they save.
+// The same measurement with real values, on ranks that are threads: CPU operators of LibTorch save their real tensors.
 std::vector<RankMemory> measured(const Case& job) {
   std::vector<RankMemory> ranks(static_cast<std::size_t>(job.mesh.pipeline_parallel));
   test::run_ranks(test::RankBackend::kThreads, job.mesh.world_size(), [&](World& world) {
@@ -314,7 +314,7 @@ TEST(MemoryPlans, Of_checkpointed_layers_keep_their_inputs) {
   };
   const std::int64_t input = kNumSequences * kSequenceLength * test::SmallDecoder().hidden_size * kFloatBytes;
   EXPECT_GE(activations(true), kNumLayers / 2 * input);
-  EXPECT_LE(activations(true), (kNumLayers / 2 + 3) * input);  // and token ids, positions, rotary tables
+  EXPECT_LE(activations(true), (kNumLayers / 2 + 3) * input);  // and token ids, positions and rotary tables
   EXPECT_GT(activations(false), 4 * activations(true));
 }
 

@@ -1,5 +1,5 @@
-// trainer.pipelining.schedule = auto: a job that measures its stages trains as one whose schedule has a name does, bit
-// for bit.
+// trainer.pipelining.schedule = auto: a job that measures its stages trains bit for bit as a job with the chosen
+// schedule by name.
 #include <fstream>
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// What the checkpoint of a job says of its pipeline.
+// Values about the pipeline in the checkpoint of a job.
 nlohmann::json saved_value(const char* name) { return value_of(checkpoint_at(folder() / "saves").value(), name); }
 PipelineScheduleConfig saved_schedule() {
   return parse_record<PipelineScheduleConfig>(Json(saved_value("trainer").at("pipelining").at("schedule")));
@@ -37,7 +37,7 @@ class AutoSchedule : public ::testing::Test {
   void SetUp() override { fs::remove_all(folder()); }
   void TearDown() override { fs::remove_all(folder()); }
 
-  // Trains with auto, and with the schedule that it chose by its name.
+  // Trains with auto, and then with the chosen schedule by name.
   static void expect_no_trace(PipelineJob job, const AutoScheduleConfig& config = {.max_stages_per_rank = 2}) {
     fs::remove_all(folder() / "saves");
     job.schedule = config;
@@ -86,7 +86,7 @@ TEST_F(AutoSchedule, Leaves_no_trace_over_sockets) {
 }
 
 TEST_F(AutoSchedule, Leaves_random_numbers_of_LibTorch_where_they_were) {
-  std::vector<double> drawn;  // by the last stage alone
+  std::vector<double> drawn;  // only the last stage draws
   PipelineJob job{.mesh = {.pipeline_parallel = 2}, .on_loss = [&](LossResult& result) {
                     drawn.push_back(at::rand({}, at::kDouble).item<double>());
                     result.loss = result.loss * drawn.back();
@@ -101,7 +101,7 @@ TEST_F(AutoSchedule, Leaves_random_numbers_of_LibTorch_where_they_were) {
   const AutoScheduleConfig only{.max_stages_per_rank = 1, .schedules = {ScheduleKind::kGPipe}};
   const auto [chosen, drawn_by_auto] = drawn_with(only);
   const auto [named, drawn_by_name] = drawn_with(GPipeScheduleConfig{});
-  EXPECT_GT(drawn_by_auto.size(), drawn_by_name.size());  // those of the measurement
+  EXPECT_GT(drawn_by_auto.size(), drawn_by_name.size());  // the measurement draws too
   expect_equal(chosen, named);
 }
 
@@ -144,8 +144,8 @@ TEST_F(AutoSchedule, Writes_costs_that_the_plot_reads) {
   EXPECT_GT(costs.link.latency, 0);
 }
 
-// In float64, with two fp32 moments. Of flat shards, which begin each parameter at a multiple of 128 elements, there
-// are the gathered parameters and their full gradients, too.
+// Parameters and gradients are float64, the two moments fp32. Flat shards begin each parameter at a multiple of 128
+// elements and, in addition, keep gathered parameters and their full gradients.
 TEST_F(AutoSchedule, Measures_what_stages_keep_all_the_time) {
   constexpr double kValue = 8, kMoments = 8, kBuffers = 4096;  // rotary tables, statistics
   const fs::path file = folder() / "costs.json";
@@ -177,7 +177,7 @@ TEST_F(AutoSchedule, Measures_what_stages_keep_all_the_time) {
         return (kValue + kMoments + kValue) * of_shards / num_shards + (num_shards > 1 ? 2 * kValue * padded : 0);
       };
       EXPECT_GE(bytes, kept(numel));
-      EXPECT_LE(bytes, kept(padded) + kBuffers);  // a rank's shards may be the fuller ones
+      EXPECT_LE(bytes, kept(padded) + kBuffers);  // the shards of a rank may be the larger ones
     }
   }
 }
@@ -214,7 +214,7 @@ TEST_F(AutoSchedule, A_job_that_continues_goes_on_with_what_was_chosen_unless_it
   EXPECT_TRUE(saved_value("auto_schedule").is_null());
 }
 
-// A bound on memory lets dual_pipe_v alone run eight microbatches; it refuses two.
+// With a bound on memory, only dual_pipe_v fits for eight microbatches, and it cannot run two.
 TEST_F(AutoSchedule, A_job_that_continues_measures_anew_where_the_choice_refuses_its_microbatches) {
   AutoScheduleConfig automatic{
       .max_stages_per_rank = 2, .schedules = {ScheduleKind::kDualPipeV}, .costs_file = folder() / "costs.json"};

@@ -1,5 +1,5 @@
-// A V on one GPU, whose composed computations run at once: a forward takes memory, filled with NaN as soon as it is
-// allocated, while the backward beside it frees the task's inputs, transfers and gradients.
+// A V schedule on one GPU whose composed computations run at the same time: a forward allocates memory, which is filled
+// with NaN immediately, while the concurrent backward frees inputs of the task, transfers and gradients.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ class ComposedTrainingCuda : public GpuTest {
   }
   void TearDown() override { at::globalContext().setDeterministicAlgorithms(false, /*warn_only=*/false); }
 
-  // As stages one after the other, and the same bits in each run.
+  // Expects the results of stages that run one after the other, and the same bits in each run.
   static void expect_as_in_a_row(PipelineJob job) {
     job.is_on_gpu = true;
     job.schedule = OneFOneBScheduleConfig{.num_stages_per_rank = 2};
@@ -58,7 +58,7 @@ TEST_F(ComposedTrainingCuda, Of_checkpointed_layers_and_a_tied_head_is_as_in_a_r
 
 TEST_F(ComposedTrainingCuda, Of_packed_documents_is_as_in_a_row) { expect_as_in_a_row({.rows = Rows::kPacked}); }
 
-// Gradients in a wider dtype than the parameters', which are collected in buckets.
+// Gradients have a wider dtype than the parameters and are collected in buckets.
 TEST_F(ComposedTrainingCuda, With_buckets_is_the_same_in_each_run) {
   PipelineJob job{.schedule = DualPipeVScheduleConfig{},
                   .dtype = at::kBFloat16,

@@ -1,4 +1,4 @@
-// Ranks of one job that were given different things.
+// Ranks of one job whose configurations, models or data differ.
 #include <atomic>
 #include <filesystem>
 #include <map>
@@ -42,7 +42,7 @@ TEST(RanksThatDiffer, In_a_key_of_the_configuration_are_refused) {
               Not(HasSubstr("one configuration")));
 }
 
-// Shapes and rates show neither.
+// Comparing shapes and learning rates would find neither difference.
 TEST(RanksThatDiffer, In_the_optimiser_or_the_task_are_refused_by_key) {
   EXPECT_THAT(
       log_of_ranks([](toy::Job& job, std::int64_t rank) {
@@ -211,7 +211,7 @@ TEST(Replicas, That_a_handler_of_one_rank_makes_different_are_refused_at_the_nex
                                HasSubstr("has save-1"), Not(HasSubstr("has save-2"))));
 }
 
-// Whatever the policy for disks says.
+// on_failed_save = "continue" only applies to failures of disks.
 TEST(Replicas, That_differ_are_refused_where_failed_saves_are_not) {
   ActingTask::before_step = [](Module& module, std::int64_t rank, std::int64_t step) {
     if (step == 0 && rank == 0) module.named_parameters().back().second->local().detach().add_(1e-3);
@@ -280,7 +280,8 @@ struct Normed : toy::Model {
                                                                               }));
 };
 
-// Running statistics of two ranks, which compute on other data: in evaluation and in a checkpoint they are one.
+// Running statistics of two ranks that compute on different data: evaluation and checkpoints use those of the first
+// rank.
 TEST(Buffers, Of_adopted_modules_are_those_of_the_first_rank_and_continue_as_without_a_stop) {
   const auto folder = std::filesystem::path(::testing::TempDir()) / "d9d_adopted_buffers";
   std::mutex mutex;
@@ -372,7 +373,7 @@ TEST(RanksThatDiffer, In_the_number_of_microbatches_are_refused_where_they_share
   }
 }
 
-// That says nothing of its numbers, as one of a program's own.
+// An optimiser provider without dump_hparams(), as a custom one may be.
 struct SilentProvider : OptimizerProvider {
   explicit SilentProvider(const AdamWConfig& config) : adamw_(config) {}
   Optimizer build_optimizer(const DistContext& context, const TrainableParameters& parameters) override {
@@ -395,7 +396,7 @@ TEST(RanksThatDiffer, In_what_an_update_does_are_refused_after_it) {
     job.optimizer = std::make_shared<SilentProvider>(AdamWConfig{.lr = 0.1, .weight_decay = 0.1 * rank});
   };
   EXPECT_THAT(log_of_ranks(decays_by_rank), HasSubstr("hold the same elements after the first step, got others"));
-  // Slices of FSDP belong to one rank each.
+  // Each slice of FSDP belongs to one rank, so there is nothing to compare.
   EXPECT_THAT(log_of_ranks(decays_by_rank, Layout::kShards), Not(HasSubstr("hold the same elements")));
 }
 

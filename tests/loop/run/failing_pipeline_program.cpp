@@ -1,5 +1,5 @@
-// A job in pipeline stages of which one rank throws in a forward, a backward or the gradients of weights that a split
-// backward left to do, or which goes on until it is stopped.
+// A job in pipeline stages in which one rank throws in a forward, a backward or the deferred weight gradients of a
+// split backward, or which runs until it is stopped.
 // tests/program/failing_pipelines_test.py runs it:
 //
 //   D9D_TEST_PROGRAM=failing_pipeline loop_test CONFIG.json key.path=value ...      FailingJobConfig below
@@ -34,9 +34,9 @@ struct FailingJobConfig {
   DeviceMeshParameters mesh = {};
   TrainerConfig trainer = {};
   Fault fault = Fault::kNone;
-  std::int64_t rank = 0;  // of the job, which throws
+  std::int64_t rank = 0;  // the rank of the job that throws
   std::int64_t step = 0;
-  std::int64_t call = 0;  // that throws, of those of the first layers of the rank's stages in that step
+  std::int64_t call = 0;  // index of the throwing call among those of the first layers of the rank's stages in the step
 
   static constexpr auto fields() {
     using Config = FailingJobConfig;
@@ -47,8 +47,8 @@ struct FailingJobConfig {
   }
 };
 
-// The identity. Adds a gradient of zeros to the leaf, by a product that may wait as those of weights do; where it has
-// waited it calls in_weights.
+// The identity. Adds a gradient of zeros to the leaf, by a product that may be deferred like weight gradients; if it
+// was deferred, it calls in_weights.
 struct LateGradient : torch::autograd::Function<LateGradient> {
   using InWeights = std::function<void()>;
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& leaf,
@@ -72,7 +72,7 @@ struct LateGradient : torch::autograd::Function<LateGradient> {
   }
 };
 
-// Throws in a forward, a backward or the gradients of weights of the layers that it is added to.
+// Throws in a forward, a backward or the weight gradients of the layers that it is added to.
 class ThrowingHook final : public ModuleHook {
  public:
   ThrowingHook(const FailingJobConfig& config, const DistContext& context) : config_(config), context_(context) {}
@@ -150,7 +150,7 @@ void train(const FailingJobConfig& config, DistContext& context) {
       .train();
 }
 
-// The arguments of this process: a declared program gets none.
+// The command line of this process, since a declared program gets no arguments.
 std::vector<std::string> own_arguments() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> arguments;

@@ -17,8 +17,8 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 constexpr std::int64_t kStepTimeout = 1;
-constexpr std::chrono::seconds kPromise{5};                   // beyond the timeout
-constexpr int kFailingCall = pipeline::kNumMicrobatches + 3;  // of the second step, to which step_timeout applies
+constexpr std::chrono::seconds kPromise{5};                   // allowed in addition to the timeout
+constexpr int kFailingCall = pipeline::kNumMicrobatches + 3;  // in the second step, to which step_timeout applies
 
 enum class Place { kForward, kBackward };
 
@@ -51,11 +51,11 @@ struct EndHook final : ModuleHook {
 struct Case {
   RankBackend backend;
   PipelineScheduleConfig schedule;
-  std::int64_t stage;  // that fails, of two or four
+  std::int64_t stage;  // the failing stage, of two or four
   Place place;
 };
 
-// Each hangs once, for as long as the timeout.
+// Each case hangs once, for the length of the timeout.
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const RankBackend backend : {RankBackend::kThreads, RankBackend::kGloo}) {
@@ -72,11 +72,11 @@ class FailingPipeline : public ::testing::TestWithParam<Case> {
   [[nodiscard]] static std::int64_t num_stages() {
     return std::holds_alternative<OneFOneBScheduleConfig>(GetParam().schedule) ? 2 : 4;
   }
-  // In a row, or a V.
+  // The stages lie in sequence, or as a V.
   [[nodiscard]] static std::int64_t rank_of(std::int64_t stage) {
     return num_stages() == 2 ? stage : std::min(stage, 3 - stage);
   }
-  // `others` counts the stages of the other rank that have ended.
+  // others: counts down when a stage of the other rank ends.
   [[nodiscard]] static PipelineJob job(const std::function<void()>& fail, std::latch& others) {
     return {.mesh = {.pipeline_parallel = 2},
             .schedule = GetParam().schedule,

@@ -54,11 +54,11 @@ struct FailingTask : toy::Task {
   std::int64_t step = 0;
 };
 
-// Its data stream calls the task, which may fail there.
+// Its data stream calls the task, which may fail in that call.
 struct FailingProvider : toy::Provider {
   struct Stream {
     std::optional<std::vector<toy::Batch>> next() {
-      // Read ahead, by another thread: the step is that of the pack.
+      // Another thread prefetches: the step is that of the pack.
       if (task.stage == "data" && inner.position == kFailingStep) task.fail();
       return inner.next();
     }

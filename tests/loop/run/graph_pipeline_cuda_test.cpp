@@ -1,6 +1,6 @@
-// Stages whose computations are CUDA graphs must train bit for bit as stages without: on one GPU, where the stages hand
-// tensors to each other. Memory is filled with NaN when it is allocated, in replays too, so that what is written too
-// early, or read too late, shows.
+// Stages whose computations are CUDA graphs must train bit for bit as stages without graphs, on one GPU where the
+// stages pass tensors to each other. Memory is filled with NaN when it is allocated, also in replays, so that writes
+// that are too early or reads that are too late become visible.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
@@ -44,7 +44,7 @@ class GraphPipelineCuda : public GpuTest {
   }
   void TearDown() override { at::globalContext().setDeterministicAlgorithms(false, /*warn_only=*/false); }
 
-  // With every schedule.
+  // Compares training with and without graphs for every schedule.
   static void expect_same_bits(PipelineJob job) {
     job.is_on_gpu = true;
     job.num_steps = kNumKinds * (kNumWarmUp + kNumReplayed);

@@ -118,7 +118,7 @@ struct Models : ModelProvider<LanguageModelTypes> {
   std::shared_ptr<Module> head;
 };
 
-// A task of which tests break one rule each, and that sees memory at the end of steps.
+// A task in which each test breaks one rule, and which records memory at the end of steps.
 struct Task : LanguageModelTask {
   using LanguageModelTask::LanguageModelTask;
   LossResult compute_loss(const Output& output, LanguageModelState& state, const JobSchedule& schedule) override {
@@ -263,7 +263,7 @@ TEST_F(GraphTrainingCuda, Where_shapes_change_in_between) {
     SCOPED_TRACE(has_experts);
     const GraphCounts counts = expect_same_bits(packs, {.has_experts = has_experts});
     EXPECT_EQ(counts.graphs, 2);
-    EXPECT_EQ(counts.replays, 16 - 2 * 2 - 3);  // minus warm-up of both kinds and other shapes
+    EXPECT_EQ(counts.replays, 16 - 2 * 2 - 3);  // minus the warm-up of both kinds, and microbatches of other shapes
   }
 }
 

@@ -1,4 +1,4 @@
-// A handler may write to parameters in the step after a save, whose copies are still being made.
+// A handler may write to parameters in the step after a save, while the copies of the save are still running.
 #include <filesystem>
 #include <map>
 
@@ -28,7 +28,7 @@ class WideModel : public toy::Model {
   const ModulePtr<Linear> wide = register_module<Linear>("wide", LinearConfig{kWidth, kWidth, false});
 };
 
-// Writes to all parameters in one event of the second step, and keeps what they were after the first.
+// Writes to all parameters in one event of the second step, and keeps their values after the first step.
 struct WritingTask : toy::Task {
   void register_events(const DistContext&, EventBus& events) override {
     events.subscribe(kTrainModelStagesReady,

@@ -1,4 +1,4 @@
-// A job that waits for data which do not come ends soon after it was asked to stop, and names them.
+// A job that waits for data that never come ends soon after a request to stop, with an error that names the data.
 #include <unistd.h>
 
 #include <csignal>
@@ -23,7 +23,7 @@ using test::TestProgram;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr double kDataTimeout = 0.5;  // of a read after the first, and how long a job that is asked to stop waits
+constexpr double kDataTimeout = 0.5;  // of each read after the first, and the wait of a job after a request to stop
 
 struct HangingDataset {
   [[nodiscard]] std::int64_t size() const { return 8; }
@@ -67,7 +67,7 @@ const TestProgram kHangingData("hanging_data", train);
 
 TEST(HangingData, Ends_a_job_that_is_asked_to_stop_soon_with_the_samples) {
   Program program("hanging_data", {});
-  ASSERT_TRUE(program.has_written("training hanging"));  // signals are requests from here on
+  ASSERT_TRUE(program.has_written("training hanging"));  // from here on, signals are requests to stop
   program.kill(SIGTERM);
   const test::Result result = program.wait();
   EXPECT_EQ(result.exit_code, 1) << result.errors;

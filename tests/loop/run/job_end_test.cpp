@@ -1,4 +1,4 @@
-// What a job ends with: that no step changed the model, or that the last save failed.
+// How a job ends if no step changed the model, or if the last save failed.
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -27,7 +27,7 @@ std::vector<std::vector<toy::Batch>> packs() {
   return packs;
 }
 
-// Of no weight, but for those of `step`.
+// Packs whose samples have the weight 0, except in `step`.
 std::vector<std::vector<toy::Batch>> weightless_packs(std::int64_t step = -1) {
   auto all = packs();
   for (std::int64_t i = 0; i < kSteps; ++i) {
@@ -58,7 +58,7 @@ TEST_F(JobEnd, Of_a_job_in_which_no_step_changed_anything_is_an_error) {
   EXPECT_THAT([&] { (void)not_finite.train(); }, ThrowsMessage<StateError>(HasSubstr("got none in 3 steps: loss inf")));
 }
 
-// Which is how one looks at the losses of weights.
+// A learning rate of 0 is allowed: it shows the losses of given weights.
 TEST_F(JobEnd, Of_a_job_whose_learning_rate_was_always_0_says_so) {
   const auto said = [](double rate) {
     return toy::log_of(
@@ -68,7 +68,7 @@ TEST_F(JobEnd, Of_a_job_whose_learning_rate_was_always_0_says_so) {
   EXPECT_THAT(said(0.1), Not(HasSubstr("was 0 in every step")));
 }
 
-// Where a parameter itself is not finite, later steps would be left out too.
+// If a parameter itself is not finite, all later steps would be skipped too.
 TEST_F(JobEnd, Of_a_job_that_skips_steps_comes_with_a_parameter_that_is_not_finite) {
   struct : toy::Task {
     void register_events(const DistContext&, EventBus& events) override {
@@ -107,7 +107,7 @@ TEST_F(JobEnd, Of_a_job_whose_earlier_run_changed_something_is_none) {
   EXPECT_EQ(job.train(), TrainingOutcome::kFinished);  // nothing is left to do
 }
 
-// The file of the save of `step` cannot be made.
+// Prevents the save of `step` from creating its file.
 void spoil(const fs::path& folder, std::int64_t step) {
   fs::create_directories(folder / cat("save-", step, ".tmp") / "rank-0.cbor" / "x");
 }
@@ -120,7 +120,7 @@ struct SpoilingTask : toy::Task {
   std::int64_t spoiled_step = kSteps;
 };
 
-// What a job says that saves every two steps and at its end, and one of whose saves fails.
+// The messages of a job that saves every two steps and at its end, and of whose saves one fails.
 struct Ended {
   std::string log;
   std::string thrown;
@@ -161,7 +161,7 @@ TEST_F(JobEnd, Of_a_job_whose_earlier_save_fails_is_as_asked) {
   const Ended continued = end_of(folder_, 2, FailedSavePolicy::kContinue);
   EXPECT_EQ(continued.failure, std::nullopt);
   EXPECT_THAT(continued.log, HasSubstr("Step 2 is not saved; training goes on"));
-  // The save of the second step is known to have failed in the third, which is the last: it has trained the model.
+  // In the third and last step it is known that the save of the second has failed: the job has trained the model.
   const Ended stopped = end_of(folder_, 2, FailedSavePolicy::kStop);
   EXPECT_EQ(stopped.thrown, "");
   EXPECT_THAT(stopped.failure.value_or("none"), HasSubstr("Step 2 is not saved"));

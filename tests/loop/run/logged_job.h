@@ -1,4 +1,4 @@
-// What small jobs log and throw, as one text.
+// Runs small jobs and returns what they log and throw as one text.
 #pragma once
 
 #include <filesystem>
@@ -25,8 +25,8 @@ struct ShardingProvider : Provider {
   }
 };
 
-// What a job on two ranks logs, and throws. Each has a task of its own, and `change` prepares its job. export_to: a
-// folder, or nowhere.
+// Returns what a job on two ranks logs and throws. Each rank has its own task, and `change` prepares its job.
+// export_to: a folder; empty: no export.
 template <class OwnTask = Task>
 std::string log_of_ranks(const std::function<void(Job& job, std::int64_t rank)>& change,
                          Layout layout = Layout::kReplicas, const std::filesystem::path& export_to = {}) {

@@ -246,7 +246,7 @@ TEST(FreedMemory, Goes_back_to_the_system_at_the_period_of_gc) {
 }  // namespace
 }  // namespace d9d::logging_test
 
-// Replaces libc's function for the library's calls.
+// Replaces the function of libc in calls of the library.
 extern "C" int malloc_trim(std::size_t) noexcept {
   ++d9d::logging_test::num_trims;
   return 1;

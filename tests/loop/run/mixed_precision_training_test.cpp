@@ -31,7 +31,7 @@ std::vector<NamedParameter> stored(const Module& module) {
   return parameters;
 }
 
-// What a program in PyTorch does by hand: float32 leaves of which forward takes bfloat16 copies.
+// The reference is what a PyTorch program does by hand: float32 leaves, of which forward takes bfloat16 copies.
 TEST(MixedPrecisionTraining, Trains_as_torch_does_with_float32_leaves_and_bfloat16_copies) {
   auto net = make_module<Net>();
   keep_parameters_in(net.shared(), at::kFloat);
@@ -78,8 +78,8 @@ TEST(MixedPrecisionTraining, Trains_as_torch_does_with_float32_leaves_and_bfloat
   }
 }
 
-// The toy job in float32 with and without master weights in float64: the same but for rounding to float32, which shows
-// that each step begins with the values of the last one.
+// The toy job in float32 with and without float64 master weights gives the same results up to rounding to float32,
+// which proves that each step begins with the values of the last one.
 TEST(MixedPrecisionTraining, Is_a_setting_of_any_job) {
   std::vector<std::vector<toy::Batch>> packs;
   for (int step = 0; step < 6; ++step) packs.push_back({toy::samples(8 * step, 4), toy::samples(8 * step + 4, 4)});

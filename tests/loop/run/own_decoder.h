@@ -1,5 +1,6 @@
-// A decoder of one's own in the style of GPT-2, without a block of the library but Linear: learned positions, attention
-// of LibTorch, norms of torch::nn, a head that is the embedding. It can be cut into pipeline stages and sharded.
+// A custom decoder in the style of GPT-2, which uses no block of the library except Linear: learned positions,
+// attention of LibTorch, norms of torch::nn, a head tied to the embedding. It can be split into pipeline stages and
+// sharded.
 #pragma once
 
 #include <string>
@@ -55,7 +56,7 @@ struct Logits {
 };
 
 struct Decoder : Module {
-  using Hidden = at::Tensor;  // [B, S, kWidth], what stages hand on
+  using Hidden = at::Tensor;  // [B, S, kWidth], passed from stage to stage
   explicit Decoder(const PipelineStageInfo& of_stage) : stage(of_stage) {
     if (stage.is_first() || stage.is_last()) tokens = register_module<Embedding>("tokens");
     if (stage.is_first()) {

@@ -1,5 +1,5 @@
-// A decoder of one's own with attention and a tied head, in stages and shards: trains, exports and continues as the
-// model in one piece does, in float64.
+// A custom decoder with attention and a tied head, in stages and shards, trains, exports and continues as the model in
+// one piece does, in float64.
 #include "tests/loop/run/own_decoder.h"
 
 #include <filesystem>
@@ -104,7 +104,7 @@ fs::path folder() {
          cat("d9d_own_decoder_", ::testing::UnitTest::GetInstance()->current_test_info()->name());
 }
 
-// The parameters of the trained model, which `export_to` gets too.
+// Returns the parameters of the trained model, which is also exported to `export_to`.
 std::map<std::string, at::Tensor> train(const Layout& layout, const fs::path& save_dir = {}) {
   std::map<std::string, at::Tensor> trained;
   std::mutex mutex;

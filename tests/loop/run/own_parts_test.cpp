@@ -1,5 +1,5 @@
-// An optimiser and a metric of one's own, which docs/own_model.md shows: they compute what they say, train as on one
-// rank, and continue bit for bit where their job stopped.
+// The custom optimiser and metric of docs/own_model.md: they compute what the page says, train as on one rank, and
+// continue bit for bit after a stop.
 #include <filesystem>
 
 #include <gtest/gtest.h>
@@ -79,7 +79,7 @@ class BalancedAccuracy final : public d9d::Metric {
 constexpr std::int64_t kSteps = 8;
 constexpr std::int64_t kSamples = 8;  // of a step
 
-// The two classes are the signs of y.
+// The signs of y are the two classes.
 struct Task : toy::Task {
   MetricMap create_metrics() override { return {{"balanced_accuracy", accuracy}}; }
   void update_metrics(const State& state, const MetricMap&) override {
@@ -101,7 +101,7 @@ struct Trained {
   std::map<std::string, at::Tensor> parameters;
 };
 
-// Saves each third step in `folder`, unless that is empty, and continues from what is there.
+// Saves every third step in `folder`, unless that is empty, and continues from a checkpoint there.
 Trained train(const DeviceMeshParameters& mesh, const fs::path& folder = {}, std::int64_t throws_at_step = -1) {
   Trained trained;
   run_ranks(RankBackend::kThreads, mesh.world_size(), [&](World& world) {
@@ -163,7 +163,7 @@ void expect_near(const Trained& actual, const Trained& expected) {
   for (std::size_t i = 0; i < expected.losses.size(); ++i) {
     EXPECT_NEAR(actual.losses[i], expected.losses[i], tolerance * expected.losses[i]) << "line " << i;
   }
-  EXPECT_EQ(actual.accuracies, expected.accuracies);  // of counts
+  EXPECT_EQ(actual.accuracies, expected.accuracies);  // exact, since they are computed from counts
   for (const auto& [name, values] : expected.parameters) {
     EXPECT_TRUE(at::allclose(actual.parameters.at(name), values, tolerance, tolerance)) << name;
   }

@@ -1,5 +1,5 @@
-// A pipeline schedule of the program's own trains as one rank does; one that differs between ranks, stands beside
-// another or does not train is refused.
+// A custom pipeline schedule trains as one rank does. A schedule that differs between ranks, is given in addition to a
+// configured one, or does not train is an error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,8 @@ using pipeline::PipelineJob;
 using pipeline::train;
 using ::testing::HasSubstr;
 
-// There and back over two ranks, 0 1 1 0: all forwards of a stage, then all backwards. Those of stage 2 are I and W.
+// The stages lie there and back over two ranks, as 0 1 1 0. Runs all forwards of a stage, then all backwards; those of
+// stage 2 are split into I and W.
 PipelineSchedule there_and_back(const std::string& name = "there and back", bool has_backward = true) {
   const auto order = [=](const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches) {
     RankProgram program;
@@ -82,7 +83,7 @@ TEST(OwnSchedule, Which_differs_between_ranks_is_refused) {
               HasSubstr("got rank of stage 2 = 1 on rank 0 and 0 on rank 1"));
 }
 
-// All F, then all B, of the last microbatch first or of the first.
+// All F, then all B, from the last microbatch to the first if is_reversed, otherwise from the first.
 PipelineSchedule forwards_first(const std::vector<std::int64_t>& rank_of_stage, bool is_reversed) {
   const auto order = [=](const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches) {
     RankProgram program;

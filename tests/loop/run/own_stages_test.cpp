@@ -1,4 +1,4 @@
-// Stages of a model of one's own, whose transfers are unlike those of the library's models, train as the model in one
+// Stages of a custom model, whose transfers differ from those of the models of the library, train as the model in one
 // piece does, in float64.
 #include <filesystem>
 #include <functional>
@@ -40,7 +40,7 @@ struct Batch {
   static constexpr auto fields() { return record<Batch>(field("x", &Batch::x)); }
 };
 
-// Only the loop keeps an input.
+// The task keeps no reference to an input, so only the loop keeps it.
 struct Types {
   using Batch = own_stages_test::Batch;
   using Input = at::Tensor;
@@ -51,13 +51,13 @@ struct Types {
 };
 
 struct Net;
-// What goes into the first layer, from one layer to the next, and out of the last.
+// Functions at the input of the first layer, between layers, and at the output of the last layer.
 struct Layers {
   std::function<Tensors(const at::Tensor& x)> begin;
   std::function<Tensors(Net& net, std::int64_t index, const Tensors& arrived)> layer;
   std::function<at::Tensor(const Tensors& left)> end;
-  bool have_own_sums = true;  // or those of a stage share one, whose name all stages have
-  bool have_norms = false;    // of torch::nn
+  bool have_own_sums = true;  // false: the layers of a stage share one, which has one name on all stages
+  bool have_norms = false;    // norms of torch::nn
 };
 
 struct Net : Module {
@@ -143,7 +143,7 @@ struct Provider : ModelProvider<Types>, DataProvider<Batch> {
   }
   const Layers& layers;
   ModulePtr<Net> net = nullptr;
-  bool ignores_stage = false;  // builds the whole model for each
+  bool ignores_stage = false;  // builds the whole model for each stage
   std::function<std::int64_t(std::int64_t rank)> of_second_step = [](std::int64_t) { return kNumMicrobatches; };
 };
 
@@ -190,7 +190,7 @@ std::map<std::string, at::Tensor> train(Provider provider, const Layout& layout)
   return trained;
 }
 
-// Memory of this process, and sockets.
+// Messages through the memory of this process, and through sockets.
 std::vector<Layout> in_a_row(std::int64_t num_ranks, const PipelineScheduleConfig& schedule) {
   const DeviceMeshParameters mesh{.pipeline_parallel = num_ranks};
   return {
@@ -239,7 +239,7 @@ TEST(OwnStages, Whose_inputs_nobody_else_keeps_train_as_one_piece_does) {
   expect_trains_as_one_piece(activated_layers());
 }
 
-// All ranks that share the data read the same.
+// All data-parallel ranks read the same data, so that results are those of one rank.
 TEST(OwnStages, Of_torch_nn_in_part_train_over_replicas_and_shards_as_one_piece_does) {
   Layers layers = activated_layers();
   layers.have_norms = true;
@@ -312,7 +312,8 @@ TEST(OwnStages, That_hand_on_no_tensor_train_as_one_piece_does) {
        .end = [](const Tensors& left) { return left[0]; }});
 }
 
-// A sum over microbatches: the layer's own memory, which it writes again in the next forward. A link may still read it.
+// The sum over microbatches is the memory of a layer, which its next forward writes again while a link may still read
+// it.
 TEST(OwnStages, That_hand_on_memory_which_they_write_again_are_refused_and_copies_train_as_one_piece_does) {
   const auto with_sums = [](bool are_cloned) {
     return Layers{.begin =

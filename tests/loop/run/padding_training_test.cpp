@@ -1,5 +1,5 @@
-// Positions that are no data count nowhere: jobs with padding train as those without, with experts that are balanced by
-// a loss, on every layout, in float64.
+// Padding has no influence: jobs with padding train as those without it, with experts that are balanced by a loss, on
+// every layout, in float64.
 #include <gtest/gtest.h>
 
 #include "tests/loop/run/pipeline_job.h"
@@ -16,11 +16,11 @@ using pipeline::Trained;
 // How the documents of a microbatch are arranged.
 enum class Arrangement : std::uint8_t {
   kOneRow,    // one after the other in one sequence, without padding
-  kPadded,    // a row each
-  kPackedTo,  // in one sequence with a rest
+  kPadded,    // one row each
+  kPackedTo,  // in one sequence, with padding at its end
 };
 
-// Three documents of 1 to 7 positions; those of the last microbatch of a step have none that are predicted.
+// Three documents of 1 to 7 positions. The documents of the last microbatch of a step have no predicted positions.
 TokenBatch documents(std::int64_t step, std::int64_t number, Arrangement arrangement) {
   std::vector<TokenSample> samples;
   TokenSample row;
@@ -85,7 +85,7 @@ TEST(PaddingTraining, Of_packed_documents_with_a_rest_is_that_without) {
   }
 }
 
-// 13 documents of 1 to 7 positions, of which five are left after a global batch of eight.
+// 13 documents of 1 to 7 positions: five are left after a global batch of eight.
 DataConfig rest_of_five(const ViewConfig& view, ShardIndexingMode mode, std::int64_t microbatch_size) {
   constexpr char kEnd = 20;
   std::filesystem::create_directories(folder());
@@ -127,7 +127,7 @@ TEST(PaddingTraining, Of_a_rest_that_is_kept_is_that_of_one_rank) {
   expect_rest_on_every_layout(rest_of_five(DocumentsViewConfig{}, ShardIndexingMode::kChunked, 2));
 }
 
-// A document a microbatch, of 1, 3, 5 and 7 positions among others.
+// One document per microbatch, with lengths such as 1, 3, 5 and 7.
 TEST(PaddingTraining, Of_documents_of_odd_lengths_on_ranks_that_cut_positions_is_that_of_one_rank) {
   const DataConfig data = rest_of_five(DocumentsViewConfig{}, ShardIndexingMode::kSequential, 1);
   const auto on = [&](const DeviceMeshParameters& mesh) { return train({.mesh = mesh, .data = data, .num_steps = 2}); };

@@ -1,4 +1,4 @@
-// What a head knows of the order of a pipeline: whether what forward makes for backward would wait.
+// A head computes gradients in forward only if the backward follows directly, which it learns from the pipeline.
 #include <algorithm>
 #include <memory>
 
@@ -18,7 +18,7 @@ using pipeline::kNumSteps;
 using pipeline::train;
 using pipeline::Trained;
 
-// Counts the gradients of the vocabulary that a head which computes them in forward, as on a GPU, would keep.
+// Counts the vocabulary gradients that would be kept by a head that computes them in forward, as on a GPU.
 class CountingVocabulary final : public VocabularyContext {
  public:
   at::Tensor cross_entropy(const at::Tensor& hidden_states, const std::vector<ParameterPtr>& weights,
@@ -42,7 +42,7 @@ class CountingVocabulary final : public VocabularyContext {
   mutable std::int64_t num_in_forward_ = 0, num_kept_ = 0, most_kept_ = 0;
 };
 
-// The steps' microbatches whose gradients the head computes in forward.
+// The number of microbatches, over all steps, whose gradients the head computes in forward.
 std::int64_t num_in_forward(const DeviceMeshParameters& mesh, const PipelineScheduleConfig& schedule) {
   const auto vocabulary = std::make_shared<CountingVocabulary>();
   expect_same(train({.mesh = mesh, .schedule = schedule, .vocabulary = vocabulary}), in_one_piece());
@@ -53,7 +53,7 @@ std::int64_t num_in_forward(const DeviceMeshParameters& mesh, const PipelineSche
 TEST(PipelineHead, Keeps_one_gradient_of_the_vocabulary_whichever_schedule_runs) {
   constexpr std::int64_t kAll = kNumMicrobatches * kNumSteps;
   EXPECT_EQ(num_in_forward({}, {}), kAll);
-  EXPECT_EQ(num_in_forward({.pipeline_parallel = 2}, GPipeScheduleConfig{}), kNumSteps);  // of the last microbatch
+  EXPECT_EQ(num_in_forward({.pipeline_parallel = 2}, GPipeScheduleConfig{}), kNumSteps);  // the last of each step
   EXPECT_EQ(num_in_forward({.pipeline_parallel = 4}, GPipeScheduleConfig{}), kNumSteps);
   EXPECT_EQ(num_in_forward({.pipeline_parallel = 2}, OneFOneBScheduleConfig{}), kAll);
   EXPECT_EQ(num_in_forward({.pipeline_parallel = 4}, OneFOneBScheduleConfig{.zero_bubble = true}), kAll);

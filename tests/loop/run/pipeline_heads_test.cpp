@@ -1,5 +1,5 @@
-// A language model and a classifier on one backbone, in one job over pipeline stages: published weights go into each
-// head by its prefix, both train as on one rank, and each comes out by its prefix.
+// A language model and a classifier with one backbone in a job with pipeline stages: the prefix of each head selects
+// its published weights, both train as on one rank, and each head is exported under its prefix.
 #include <fstream>
 #include <mutex>
 
@@ -69,7 +69,7 @@ struct Types {
   using State = Batch;
 };
 
-// Each loss is a mean of its own: over labels, and over sequences.
+// One loss is a mean over labels, the other a mean over sequences.
 struct Task : TrainTask<Types> {
   ForwardInputs<Types> build_forward_inputs(const Batch& batch) override {
     const at::Tensor positions = at::arange(batch.ids.size(1)).unsqueeze(0);
@@ -148,7 +148,7 @@ struct Job {
   DeviceMeshParameters mesh = {};
   PipelineScheduleConfig schedule = {};
   fs::path source = {};
-  fs::path export_to = {};  // empty: nowhere
+  fs::path export_to = {};  // empty: no export
 };
 
 struct Trained {
@@ -213,7 +213,7 @@ std::map<std::string, at::Tensor> tensors_in(const fs::path& folder) {
   return tensors;
 }
 
-// Weights with the names that transformers gives them, of both heads.
+// Writes weights of both heads under the names that transformers gives them.
 fs::path published() {
   ModulePtr<PreNormDecoder> backbone;
   const auto model = make_model({}, backbone);
@@ -268,7 +268,7 @@ TEST(PipelineHeads, Train_bit_for_bit_as_named_where_auto_measures_a_task_of_sev
   EXPECT_THAT(chosen.log, HasSubstr("= auto: measured the model"));
 }
 
-// A model with one head takes its part of the export of both.
+// A model with one head loads its part of the export with both heads.
 template <class Model>
 void expect_loads(const ModulePtr<Model>& model, const HeadConfig& head, const fs::path& folder,
                   const std::string& prefix, const Trained& trained) {

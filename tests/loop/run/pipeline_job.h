@@ -1,4 +1,4 @@
-// A language model in pipeline stages, trained, saved and exported: what is logged, and all tensors, in float64.
+// Trains, saves and exports a language model in pipeline stages, in float64. Returns what is logged, and all tensors.
 //
 // Example
 //   const Trained trained = train({.mesh = {.pipeline_parallel = 2}, .schedule = ZeroBubbleVScheduleConfig{}});
@@ -49,7 +49,7 @@ namespace d9d::test::pipeline {
 inline constexpr std::int64_t kNumMicrobatches = 8;  // of a step, over all ranks
 inline constexpr std::int64_t kNumSteps = 3;
 
-// Of a microbatch: a sequence, or several documents, one a row or packed into one.
+// The rows of a microbatch: a sequence, or several documents, one per row or packed into one row.
 enum class Rows : std::uint8_t { kSequence, kDocuments, kPacked };
 
 struct PipelineJob {
@@ -60,7 +60,7 @@ struct PipelineJob {
   bool has_experts = false;
   bool ties_embeddings = false;
   bool freezes_first = false;                 // embedding and the first two layers
-  VocabularyContextPtr vocabulary = nullptr;  // of the head; null: its own
+  VocabularyContextPtr vocabulary = nullptr;  // of the head; null: the default
   Rows rows = Rows::kSequence;
   std::function<std::vector<TokenBatch>(std::int64_t step)> microbatches = nullptr;  // over all ranks; null: of `rows`
   std::optional<DataConfig> data = {};                                               // one pass of it instead
@@ -70,9 +70,9 @@ struct PipelineJob {
   std::int64_t save_period = 1;
   ModelStageFactoryConfig model = {};
   std::string export_to = {};           // in folder()
-  std::set<std::string> exported = {};  // empty: what the provider does by itself
-  std::string begins_as = {};           // a checkpoint in folder() that all tensors are equal to at first; empty: none
-  bool is_huggingface = false;          // exports, and source_checkpoint; of dense models
+  std::set<std::string> exported = {};  // empty: what the provider exports by default
+  std::string begins_as = {};           // a checkpoint in folder() that all tensors must equal at first; empty: none
+  bool is_huggingface = false;          // for exports and source_checkpoint; dense models only
   at::ScalarType dtype = at::kDouble;
   OptimizerConfig optimizer = AdamWConfig{.lr = 1e-2};
   std::optional<std::int64_t> step_timeout = {};
@@ -81,17 +81,17 @@ struct PipelineJob {
   std::optional<Dtype> gradient_dtype = {};
   bool is_on_gpu = false;  // one rank, in this process
   bool has_graphs = false;
-  // Called with each stage that the provider has built, those that are measured included; null: nothing.
+  // Called with each stage that the provider has built, including measured ones; null: nothing.
   std::function<void(const PipelineStageInfo&, Module&)> on_stage = nullptr;
   std::function<void(LossResult&)> on_loss = nullptr;  // called with each loss of the last stage
   std::function<void()> on_updated = nullptr;          // called after each of the optimiser's steps
-  std::vector<std::int64_t> prompt = {};               // after which the trained model writes; empty: nothing
-  std::function<void(Module&)> on_trained = nullptr;   // called with the rank's part before the model writes
-  // Of a rank, in place of `schedule`; null: none.
+  std::vector<std::int64_t> prompt = {};               // continued by the trained model; empty: nothing
+  std::function<void(Module&)> on_trained = nullptr;   // called with the rank's module before `prompt` is continued
+  // The custom schedule of a rank, in place of `schedule`; null: none.
   std::function<PipelineSchedule(std::int64_t rank)> own_schedule = nullptr;
 };
 
-// Of 4, 6 or 8 positions; a fifth of the labels do not count.
+// A sequence of 4, 6 or 8 positions; a fifth of the labels do not count.
 inline TokenBatch microbatch(std::int64_t step, std::int64_t number) {
   const std::int64_t length = 4 + 2 * ((step + number) % 3), seed = 1 + step * kNumMicrobatches + number;
   const at::Tensor position = at::arange(length);
@@ -146,7 +146,7 @@ struct Stream {
   std::function<std::vector<TokenBatch>(std::int64_t step)> microbatches = nullptr;
 };
 
-// Counts what the losses of this rank have seen.
+// Counts the losses of this rank.
 struct Task : LanguageModelTask {
   Task(const DistContext& context, const PipelineJob& pipeline_job) : LanguageModelTask(context), job(pipeline_job) {}
   LossResult compute_loss(const Output& output, LanguageModelState& state, const JobSchedule& schedule) override {
@@ -161,10 +161,10 @@ struct Task : LanguageModelTask {
   }
   const PipelineJob& job;
   std::int64_t num_losses = 0;
-  std::int64_t num_resumed = 0;  // of all ranks of the job that saved
+  std::int64_t num_resumed = 0;  // total of all ranks of the job that saved
 };
 
-// A copy.
+// Returns a copy of the full tensor.
 inline at::Tensor whole_of(const DTensor& tensor) {
   return tensor.mesh.axes().empty() ? tensor.local.clone() : full_tensor(tensor).clone();
 }
@@ -228,7 +228,7 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
     return {.mapper = mapper::identities(job.exported)};
   }
 
-  // `note` gets all tensors of the stages as whole ones when the job is ready.
+  // When the job is ready, `note` gets all tensors of the stages as full tensors.
   void register_events(const DistContext&, EventBus& events) override {
     if (job.on_updated) {
       events.subscribe(kTrainOptimizerStepPost, [this](const auto&) { job.on_updated(); });
@@ -260,7 +260,7 @@ struct Trained {
   std::int64_t num_losses = 0;                        // of all tasks, without those before a resume
   std::int64_t num_resumed = 0;                       // of each task
   std::string log = {};                               // of all ranks
-  std::vector<std::int64_t> written = {};             // after the prompt
+  std::vector<std::int64_t> written = {};             // token ids after the prompt
   std::int64_t num_gathers = 0;                       // of sharded units, on all ranks
   std::int64_t num_reductions = 0;                    // likewise
   GraphCounts graph_counts = {};                      // of a rank
@@ -276,7 +276,7 @@ inline TrainerConfig config_of(const PipelineJob& job) {
   config.run.name = "pipeline";
   config.schedule.total_steps = job.num_steps;
   config.pipelining.schedule = job.schedule;
-  // Threads over sockets would hand messages over in memory otherwise.
+  // By default, threads with sockets would exchange messages in memory.
   if (job.backend == RankBackend::kGloo) config.pipelining.messages = ExchangeMethod::kCommunicator;
   config.logging.tracker = JsonlTrackerConfig{.path = folder() / "metrics.jsonl"};
   config.logging.period_steps = {EverySteps{job.log_period}};
@@ -378,7 +378,7 @@ inline Trained train(const PipelineJob& job) {
   return trained;
 }
 
-// Each key of a line is logged once.
+// Checks that each key of a line is logged once.
 inline std::map<std::string, std::vector<double>> series_of(const Trained& trained) {
   std::map<std::string, std::vector<double>> series;
   for (const nlohmann::json& line : trained.logged) {
@@ -389,7 +389,7 @@ inline std::map<std::string, std::vector<double>> series_of(const Trained& train
   return series;
 }
 
-// Bit for bit.
+// Compares bit for bit.
 inline void expect_equal(const Trained& actual, const Trained& expected) {
   EXPECT_EQ(series_of(actual), series_of(expected));
   EXPECT_EQ(actual.parameters.size(), expected.parameters.size());

@@ -1,4 +1,4 @@
-// Steps whose packs differ: in the number of microbatches, in their lengths, and in which of them count.
+// Steps whose packs differ in the number of microbatches, in their lengths, and in which microbatches have labels.
 #include <gtest/gtest.h>
 
 #include "tests/loop/run/pipeline_job.h"
@@ -11,7 +11,7 @@ using pipeline::microbatch;
 using pipeline::PipelineJob;
 using pipeline::train;
 
-// 4, 10, 2, 6, 2, 4 microbatches of 4, 6 or 8 positions.
+// Steps of 4, 10, 2, 6, 2, 4 microbatches with 4, 6 or 8 positions.
 std::vector<TokenBatch> of_changing_number(std::int64_t step) {
   constexpr std::array<std::int64_t, 6> kNumbers = {4, 10, 2, 6, 2, 4};
   std::vector<TokenBatch> pack;
@@ -21,7 +21,7 @@ std::vector<TokenBatch> of_changing_number(std::int64_t step) {
   return pack;
 }
 
-// No label counts of the first half of the microbatches in even steps, nor of every third in all, nor of any in step 1.
+// No label counts in the first half of the microbatches of even steps, in every third microbatch, and in step 1.
 std::vector<TokenBatch> with_few_labels(std::int64_t step) {
   std::vector<TokenBatch> pack;
   for (std::int64_t i = 0; i < 8; ++i) {

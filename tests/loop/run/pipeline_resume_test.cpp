@@ -1,4 +1,4 @@
-// Jobs whose models are cut into pipeline stages save themselves, and continue on any other cut.
+// Jobs with pipeline stages save themselves, and continue with any other division into stages.
 #include <filesystem>
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ using ::testing::Not;
 constexpr std::int64_t kSaved = 3;
 constexpr std::int64_t kSteps = 5;
 
-// What is logged of the steps from `step` on.
+// Keeps only the logged values from `step` on.
 Trained since(Trained trained, std::int64_t step) {
   std::erase_if(trained.logged, [&](const nlohmann::json& line) { return line.value("step", kSteps) < step; });
   return trained;
@@ -35,7 +35,7 @@ class PipelineResume : public ::testing::Test {
   void SetUp() override { fs::remove_all(folder()); }
   void TearDown() override { fs::remove_all(folder()); }
 
-  // Trains all steps, and leaves of the checkpoints the one of step kSaved, in the folder `kept`.
+  // Trains all steps, and keeps only the checkpoint of step kSaved, in the folder `kept`.
   static Trained save(PipelineJob job) {
     fs::remove_all(folder() / "kept");
     job.num_steps = kSteps;
@@ -47,7 +47,7 @@ class PipelineResume : public ::testing::Test {
     }
     return whole;
   }
-  // Continues from what was kept, which stays as it is. What the job starts with is bit for bit what was saved.
+  // Continues from a copy of the folder `kept`. The job must begin bit for bit with the saved values.
   static Trained resume(PipelineJob job) {
     fs::remove_all(folder() / "run");
     fs::copy(folder() / "kept", folder() / "run", fs::copy_options::recursive);
@@ -132,7 +132,8 @@ TEST_F(PipelineResume, Of_stages_with_experts_continues_as_one_piece_would) {
   }
 }
 
-// Without a pipeline: tensor, context and expert parallelism alone, and from each to the others, to stages and back.
+// Without a pipeline: tensor, context and expert parallelism by themselves, and changes from each to the others, to
+// stages and back.
 TEST_F(PipelineResume, Of_parts_of_layers_and_sequences_continues_as_one_rank_would) {
   const std::vector<PipelineJob> dense = {
       {.mesh = {.tensor_parallel = 2}},

@@ -1,4 +1,4 @@
-// Sharded stages: how often their units are gathered and reduced in a step, and what a step keeps.
+// Sharded stages: how often their units are gathered and reduced in a step, and how much memory a step keeps.
 #include <algorithm>
 #include <mutex>
 #include <optional>
@@ -79,10 +79,11 @@ TEST(PipelineShards, Of_a_model_in_one_piece_are_gathered_and_reduced_in_each_mi
 
 struct Memory {
   std::int64_t peak = 0;
-  std::int64_t slices = 0;  // of gradients, on a rank
+  std::int64_t slices = 0;  // slices of gradients on a rank
 };
 
-// Of microbatches of 8 positions, from the first loss to the first of the third step, on the rank that keeps most.
+// With microbatches of 8 positions: measured from the first loss of the job to the first loss of the third step, on the
+// rank that keeps the most.
 Memory memory_of(std::int64_t num_microbatches) {
   std::mutex mutex;
   Memory most;
@@ -110,10 +111,10 @@ Memory memory_of(std::int64_t num_microbatches) {
   return most;
 }
 
-// The only microbatch of a step makes slices of gradients while it frees its activations. Each later one finds all of
-// them, from the first reductions to the end of the step.
+// A single microbatch allocates its slices of gradients while it frees its activations. In steps of several, the later
+// ones find all slices allocated, from the first reductions to the end of the step.
 TEST(PipelineShards, Of_a_model_in_one_piece_keep_the_activations_of_one_microbatch) {
-  constexpr double kInputs = 1.05;  // of all microbatches
+  constexpr double kInputs = 1.05;  // allowance for the inputs of all microbatches
   const Memory of_one = memory_of(1), of_two = memory_of(2), of_eight = memory_of(8);
   EXPECT_GT(of_one.peak, 0);
   EXPECT_GT(of_one.slices, 0);

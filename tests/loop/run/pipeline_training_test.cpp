@@ -86,7 +86,7 @@ TEST(PipelineTraining, Stages_with_experts_and_an_auxiliary_loss_train_as_one_pi
   }
 }
 
-// Every stage has the ends of the documents.
+// Every stage gets the ends of the documents.
 TEST(PipelineTraining, Stages_of_packed_documents_train_as_one_piece_on_one_document_a_row_does) {
   for (const bool has_experts : {false, true}) {
     const Trained expected = train({.has_experts = has_experts, .rows = Rows::kDocuments});
@@ -112,7 +112,7 @@ TEST(PipelineTraining, Checkpointed_layers_and_a_frozen_stage_train_as_one_piece
   }
 }
 
-// Schedules whose weights' gradients wait, with layers that are recomputed, shards, and experts.
+// Schedules with deferred weight gradients, combined with recomputed layers, shards and experts.
 TEST(PipelineTraining, Split_backwards_train_as_one_piece_does) {
   const Trained dense = in_one_piece(), with_experts = train({.has_experts = true});
   const FsdpConfig once{.reshard_after_forward = ReshardAfterForward::kNever, .reduce_on_last_microbatch = true};

@@ -1,4 +1,5 @@
-// Jobs with replicas: parameters are the same bit for bit, whichever ranks have event handlers and whichever loop runs.
+// Jobs with replicas: parameters are the same bit for bit, whichever ranks have event handlers, and in the trainer as
+// in a loop by hand.
 #include <gtest/gtest.h>
 
 #include "d9d/loop/run/trainer.h"
@@ -14,7 +15,7 @@ constexpr std::int64_t kNumRanks = 2;
 constexpr int kNumSteps = 6;
 using Values = std::vector<at::Tensor>;
 
-// Samples of a rank in two microbatches a step.
+// The samples of a rank, in two microbatches per step.
 std::vector<std::vector<toy::Batch>> packs_of(std::int64_t rank, at::ScalarType dtype) {
   std::vector<std::vector<toy::Batch>> packs(kNumSteps);
   for (int step = 0; step < kNumSteps; ++step) {
@@ -78,7 +79,7 @@ AutoLRSchedulerProvider falling_learning_rate() {
       .initial_multiplier = 1.0, .phases = {RestPhaseConfig{.target_multiplier = 0.5, .curve = LinearCurveConfig{}}}});
 }
 
-// Parameters of each rank after the job.
+// Returns the parameters of each rank after the job.
 std::vector<Values> train(const JobOfReplicas& job) {
   std::vector<Values> result(kNumRanks);
   on_ranks([&](const DistContext& context) {
@@ -121,7 +122,7 @@ TEST(Replicas, Stay_the_same_whoever_watches_the_optimiser) {
   }
 }
 
-// The loop in the page on distributed training, for comparison with the trainer.
+// The training loop of docs/distributed.md, for comparison with the trainer.
 Values train_by_hand(const DistContext& context, const JobOfReplicas& job) {
   const TrainerConfig config = config_of(job);
   const auto model = make_model(job.dtype);

@@ -1,6 +1,5 @@
-// Jobs of processes with a GPU each, over NCCL, continue on another mesh: parameters and moments begin bit for bit as
-// they were saved, and the steps are those of a job that ran through on one rank. The same over threads, where there is
-// no GPU.
+// Jobs of processes with one GPU each, over NCCL, continue on another mesh: parameters and moments begin bit for bit as
+// they were saved, and the steps are those of an uninterrupted job on one rank. Without a GPU, the same over threads.
 #include <algorithm>
 #include <filesystem>
 #include <ostream>

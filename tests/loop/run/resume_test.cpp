@@ -1,4 +1,4 @@
-// Jobs that end in the middle and continue from their checkpoints, on the same ranks or on others.
+// Jobs that are interrupted and continue from their checkpoints, on the same ranks or on others.
 #include <filesystem>
 
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ struct Provider : toy::Provider {
   bool freezes_first = false;
 };
 
-// Counts of a [2, 1] table, as a confusion matrix has them.
+// A metric that counts in a [2, 1] table, like a confusion matrix.
 struct TableMetric : Metric {
   at::Tensor compute() const override { return table.sum(); }
   void reset() override { table = at::zeros({2, 1}, at::kLong); }
@@ -74,7 +74,7 @@ struct Task : toy::Task {
     const LossResult error = toy::Task::compute_loss(output, state, schedule);
     return {.losses = {{"error", error.loss}, {"size", 0.01 * output.square().mean()}}};
   }
-  // Counts the samples of this rank; a resumed task gets an equal part of all of them.
+  // Counts the samples of this rank; a resumed task gets an equal share of the total.
   void update_metrics(const State& state, const MetricMap& metrics) override {
     toy::Task::update_metrics(state, metrics);
     num_seen += state.batch.x.size(0);
@@ -93,13 +93,13 @@ struct Task : toy::Task {
   std::function<void(std::int64_t step)> after_step;
   std::vector<double> losses;
   const Module* module = nullptr;
-  std::vector<double> sums;  // of a weight, when the model is ready and after each step
+  std::vector<double> sums;  // sum of a weight, when the model is ready and after each step
   std::int64_t num_seen = 0;
   std::int64_t num_ranks = 1;
   const std::shared_ptr<TableMetric> table = std::make_shared<TableMetric>();
 };
 
-// A folder with weights to start from.
+// Returns a folder with weights to start from.
 fs::path published() {
   static const fs::path folder = [] {
     const auto model = make_module<toy::Model>();
@@ -364,8 +364,8 @@ TEST_F(Resume, With_frozen_parameters_from_elsewhere_is_refused) {
   }
 }
 
-// The frozen weights of a job that continues are those of the checkpoint with which it began, also where newer ones of
-// the other job have come since.
+// A job that continues takes its frozen weights from the checkpoint with which it began, even if the other job has
+// written newer checkpoints since.
 TEST_F(Resume, Takes_frozen_parameters_from_the_checkpoint_that_the_job_before_took_them_from) {
   const fs::path other = folder_.string() + "_other";
   fs::remove_all(other);
@@ -440,7 +440,7 @@ TEST_F(Resume, Begins_with_the_weights_of_a_checkpoint_of_another_job) {
 }
 
 TEST_F(Resume, Of_a_disk_that_is_full_stops_or_goes_on_as_asked) {
-  // The file of the first save cannot be made. The next save, which is not the last, waits for it.
+  // The first save cannot create its file. The next save, which is not the last, waits for it.
   const auto spoil = [this](std::int64_t step) {
     if (step == 1) fs::create_directories(folder_ / "save-3.tmp" / "rank-0.cbor" / "x");
   };

@@ -1,4 +1,5 @@
-// Jobs whose losses are means over different things: any division of a step's samples gives the numbers of the whole.
+// Jobs whose losses are means over different things: every division of the samples of a step gives the same numbers as
+// the undivided step.
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -15,8 +16,8 @@ namespace {
 constexpr std::int64_t kSamples = 8;  // of a step
 constexpr int kNumSteps = 3;
 
-// "weighted" is a mean over the samples' weights; "large" a mean over outputs of samples whose weight is above 5, of
-// which a microbatch may have none.
+// "weighted" is a weighted mean over the samples. "large" is a mean over the outputs of samples whose weight is above
+// 5; a microbatch may have no such sample.
 struct TwoLosses : toy::Task {
   static at::Tensor large_of(const toy::Batch& batch) { return batch.weights.gt(5).to(at::kDouble); }
 
@@ -46,7 +47,7 @@ ModulePtr<toy::Model> ready_model() {
   return model;
 }
 
-// Without the library's loop: gradient descent on the losses of all samples of a step at once.
+// The reference without the loop of the library: gradient descent on the losses of all samples of a step together.
 Result train_whole() {
   const auto model = ready_model();
   Result result;
@@ -70,7 +71,7 @@ Result train_whole() {
   return result;
 }
 
-// Samples are dealt alternately to ranks, as by the order "sequential".
+// Samples are dealt to ranks in turn, as with the order "sequential".
 Result train(std::int64_t num_ranks, std::int64_t microbatch_size) {
   Result result;
   run_ranks(RankBackend::kThreads, num_ranks, [&](World& world) {
@@ -143,7 +144,7 @@ TEST(SeveralLosses, Of_a_step_without_any_weight_change_nothing) {
       return result;
     }
   } task;
-  toy::Job job({{something}, {nothing}});  // a job of nothing but such steps fails
+  toy::Job job({{something}, {nothing}});  // a job with only such steps fails
   Trainer<toy::Types> trainer = job.make_trainer(job.context, task);
   EXPECT_EQ(trainer.train(), TrainingOutcome::kFinished);
   EXPECT_EQ(job.descent->steps->size(), 1U);

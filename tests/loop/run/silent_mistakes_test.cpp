@@ -1,4 +1,4 @@
-// Mistakes of a program that a run would hide: the numbers would be wrong, and nothing would be said.
+// Mistakes of a program that would give wrong numbers without any message.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -19,7 +19,7 @@ using toy::Layout;
 using toy::log_of;
 using toy::log_of_ranks;
 
-// Of a user, who left something out.
+// An optimiser whose author left something out.
 struct OwnDescent {
   double learning_rate() const { return 0.5; }
   void step(double rate) {
@@ -62,7 +62,7 @@ TEST(OwnOptimizer, That_starts_without_a_rate_is_looked_at_when_it_has_one) {
               HasSubstr("did not change first.bias and 3 more"));
 }
 
-// What a job that saves says of an optimiser whose state_dict() is `state`, made of its parameters.
+// Returns the log of a job that saves, whose optimiser has the state_dict() that `state` builds from its parameters.
 std::string log_of_state(
     const std::function<std::map<std::string, DTensor>(const std::vector<NamedParameter>&)>& state) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "d9d_silent_state";
@@ -274,7 +274,7 @@ TEST(RandomData, Is_told_without_workers_too) {
     }
   } data;
   toy::Job job({{toy::samples(0, 2)}});
-  job.config.data_prefetch.prefetch_factor = 0;  // else a thread may have read before the step
+  job.config.data_prefetch.prefetch_factor = 0;  // otherwise a thread may have read before the step
   data.packs = job.provider.packs;
   ::testing::internal::CaptureStderr();
   train_on(job, data);

@@ -1,5 +1,5 @@
-// A pipeline whose head reads the embedding, which its first and its last stage have, trains as one piece on one rank
-// does: losses, norms, parameters; both copies stay equal bit for bit, and are saved, exported and counted once.
+// A pipeline with tied embeddings, which its first and its last stage have, trains as one piece on one rank does:
+// losses, norms, parameters. Both copies stay equal bit for bit, and are saved, exported and counted once.
 #include <filesystem>
 
 #include <gmock/gmock.h>
@@ -94,7 +94,7 @@ TEST(TiedPipeline, With_a_frozen_embedding_trains_as_one_piece_does) {
   }
 }
 
-// pipeline::train() compares the copies of all ranks.
+// The comparison of the copies of all ranks is in pipeline::train().
 TEST(TiedPipeline, Copies_that_are_rounded_stochastically_stay_equal) {
   for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{.pipeline_parallel = 2},
                                            DeviceMeshParameters{.pipeline_parallel = 4, .data_parallel_shard = 2}}) {
@@ -115,7 +115,7 @@ std::string log_of(const PipelineJob& job) {
   return ::testing::internal::GetCapturedStderr();
 }
 
-// "17.7k parameters", as the job's first lines say.
+// Returns the number of parameters in the first lines of the log, such as "17.7k".
 std::string num_parameters(const PipelineJob& job) {
   const std::string text = log_of(job);
   const std::size_t end = text.find(" parameters, ");
@@ -125,7 +125,7 @@ std::string num_parameters(const PipelineJob& job) {
 TEST(TiedPipeline, Announces_as_many_parameters_as_one_piece_has) {
   const std::string expected = num_parameters({.ties_embeddings = true});
   EXPECT_THAT(expected, StartsWith("17.7k"));
-  EXPECT_THAT(num_parameters({}), Not(StartsWith("17.7k")));  // with a head of its own
+  EXPECT_THAT(num_parameters({}), Not(StartsWith("17.7k")));  // with an untied head
   for (const PipelineScheduleConfig& schedule : schedules()) {
     const PipelineJob job{.mesh = {.pipeline_parallel = 2}, .schedule = schedule, .ties_embeddings = true};
     EXPECT_EQ(num_parameters(job), expected);
@@ -140,7 +140,7 @@ TEST(TiedPipeline, Announces_which_parameters_several_stages_have) {
   EXPECT_THAT(log_of({.mesh = tied.mesh, .schedule = tied.schedule}), Not(HasSubstr("train as one")));
 }
 
-// The tied parameters of the first and the last of the stages.
+// Pairs of the tied parameters of the first and the last stage.
 std::vector<std::pair<at::Tensor, at::Tensor>> tied_pairs(const Module& first, const Module& last) {
   std::map<std::string, at::Tensor> of_first;
   for (const auto& [name, parameter] : first.named_parameters()) of_first[name] = parameter->local().detach();
@@ -166,7 +166,7 @@ at::Tensor losses_of_last_stage(DecoderForCausalLM& last) {
   return std::get<DecoderOutput<LanguageModellingHead>>(output).head.cross_entropy;
 }
 
-// As a handler of an event that evaluates the stage by itself.
+// As an event handler does that evaluates the stage by itself.
 TEST(TiedPipeline, A_stage_that_a_handler_calls_reads_what_it_wrote_to_the_first) {
   DecoderForCausalLM* last = nullptr;
   Module* first = nullptr;
@@ -206,7 +206,7 @@ class TiedPipelineFolders : public ::testing::Test {
   void TearDown() override { fs::remove_all(folder()); }
 };
 
-// Of the tensors in safetensors files of a folder.
+// The bytes of the tensors in the safetensors files of a folder.
 std::int64_t bytes_in(const fs::path& path) {
   std::int64_t bytes = 0;
   for (const auto& entry : fs::directory_iterator(path)) {

@@ -1,5 +1,5 @@
-// A stream of a program's own that fills each step with as many microbatches as a budget allows, and cuts itself to
-// ranks.
+// A custom stream that fills each step with as many microbatches as a budget allows, and divides its data over ranks
+// itself.
 #include <filesystem>
 #include <set>
 
@@ -22,10 +22,10 @@ using ::testing::ThrowsMessage;
 constexpr std::int64_t kSteps = 7;
 constexpr std::int64_t kBudget = 6;  // samples of a step, on each of the data-parallel ranks
 
-constexpr std::int64_t kNever = 1'000'000;  // a row that no job comes to
+constexpr std::int64_t kNever = 1'000'000;  // a row that no job reaches
 
-// Rows of 1 to 4 samples, dealt to two ranks. Each stream goes through the rows of both, so that its position is the
-// job's, and hands out those of `ranks`.
+// Rows of 1 to 4 samples, dealt to two ranks. Each stream goes through the rows of both ranks, so that its position is
+// that of the job, but only returns the rows of `ranks`.
 struct BudgetStream {
   [[nodiscard]] static std::int64_t length_of(std::int64_t row) { return 1 + row * row % 4 + row % 3 / 2; }
 
@@ -47,7 +47,7 @@ struct BudgetStream {
   void load_state(const nlohmann::json& state) { rows = state.get<std::vector<std::int64_t>>(); }
 
   std::set<std::int64_t> ranks = {};
-  std::int64_t forgets_the_others_from = kNever;  // this row on
+  std::int64_t forgets_the_others_from = kNever;  // from this row on
   std::shared_ptr<std::vector<std::int64_t>> nums_of_microbatches = {};
   std::vector<std::int64_t> rows = {0, 1};
 };
@@ -58,7 +58,7 @@ struct Result {
   std::vector<std::int64_t> nums_of_microbatches = {};
 };
 
-// Rows are dealt to two ranks; one rank has those of both.
+// Rows are dealt to two ranks; a single rank has the rows of both.
 Result train(std::int64_t num_ranks, const std::filesystem::path& folder, std::int64_t throws_at_step,
              std::int64_t forgets_the_others_from = kNever) {
   Result result;
@@ -128,7 +128,7 @@ TEST(TokenBudget, Trains_on_two_ranks_as_on_one_and_resumes) {
   std::filesystem::remove_all(folder);
 }
 
-// Rank 1 would go on from where rank 0 is.
+// Otherwise rank 1 would continue at the position of rank 0.
 TEST(TokenBudget, A_state_of_one_rank_alone_is_refused_at_the_first_save_and_at_any_later_one) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "d9d_token_budget_of_a_rank";
   for (const std::int64_t from_row : {0, 20}) {

@@ -165,7 +165,7 @@ struct Job {
     config.checkpointing.period_steps = {StepActionMode::kDisable};
   }
   Trainer<Types> make_trainer() { return make_trainer(context, task); }
-  // Of other ranks, or of a task of the test's own.
+  // A trainer on other ranks, or with a task of the test.
   Trainer<Types> make_trainer(const DistContext& ranks, TrainTask<Types>& own_task) {
     return {
         ranks,

@@ -1,4 +1,4 @@
-// Mistakes in the parts of a job that would crash it, or train something else, without a word.
+// Mistakes in the parts of a job that, without a check, would crash it or train something else silently.
 #include <limits>
 
 #include <gmock/gmock.h>
@@ -67,7 +67,7 @@ TEST(TrainerMistakes, A_metric_with_the_name_of_a_logged_value_is_refused) {
               ThrowsMessage<StateError>(HasSubstr("got null as 'accuracy'")));
 }
 
-// A scheduler of one's own whose factor is always `value`.
+// A custom scheduler whose factor is always `value`.
 struct Constant {
   double value;
   double factor() const { return value; }
@@ -102,7 +102,7 @@ TEST(TrainerMistakes, A_factor_that_gives_no_learning_rate_is_refused_before_the
   }
 }
 
-// Steps copies of the parameters.
+// Builds an optimiser on copies of the parameters.
 struct DetachedProvider : OptimizerProvider {
   Optimizer build_optimizer(const DistContext&, const TrainableParameters& trainable) override {
     std::vector<at::Tensor> copies;

@@ -67,7 +67,7 @@ TEST(Trainer, Packs_may_have_different_sizes) {
   EXPECT_EQ(lines[2]["num_samples"], 5);  // accumulated since the second step; logged at the last one
 }
 
-// Notes after each step what this thread's tensors take.
+// Records after each step how many bytes the tensors of this thread take.
 struct WeighingTask : toy::Task {
   explicit WeighingTask(const test::MemoryPeak& peak) : memory(peak) {}
   void register_events(const DistContext&, EventBus& events) override {
@@ -84,7 +84,7 @@ struct WeighingTask : toy::Task {
 };
 
 TEST(Trainer, Keeps_no_tensor_over_a_thousand_steps) {
-  constexpr std::size_t kNumSteps = 1000, kFirst = 5;  // the first steps make what later ones use again
+  constexpr std::size_t kNumSteps = 1000, kFirst = 5;  // the first steps allocate what later ones reuse
   Job job(std::vector<std::vector<toy::Batch>>(kNumSteps, {samples(0, 2), samples(2, 2), samples(4, 2)}));
   job.config.logging.tracker = NullTrackerConfig{};
   job.optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 1e-3});
@@ -95,7 +95,7 @@ TEST(Trainer, Keeps_no_tensor_over_a_thousand_steps) {
   for (std::size_t step = kFirst; step < kNumSteps; ++step) {
     ASSERT_EQ(task.live_bytes[step], task.live_bytes[kFirst]) << "after step " << step;
   }
-  EXPECT_EQ(task.most_states, 3);  // of the microbatches of one step
+  EXPECT_EQ(task.most_states, 3);  // the microbatches of one step
 }
 
 TEST(Trainer, Logs_every_step_under_the_documented_names) {
@@ -174,7 +174,7 @@ TEST(Trainer, A_nan_of_a_parameter_names_it) {
               ThrowsMessage<StateError>(HasSubstr(name + " itself has such values on rank 0")));
 }
 
-// A gradient that overflows, as of float16, after a loss that is finite.
+// A gradient overflows, as in float16, although the loss is finite.
 TEST(Trainer, An_infinite_gradient_names_the_parameter_nearest_to_the_loss) {
   Job job({{samples(0, 2)}});
   auto trainer = job.make_trainer();
@@ -301,7 +301,7 @@ TEST(Trainer, Keeps_the_states_of_one_step_in_a_thousand) {
       most = std::max(most, tokens.size());
       return toy::Task::build_forward_inputs(batch);
     }
-    std::size_t most = 0;  // before another is built
+    std::size_t most = 0;  // when another one is built
   } task;
   EXPECT_EQ(job.make_trainer(job.context, task).train(), TrainingOutcome::kFinished);
   EXPECT_EQ(task.most, 1U);

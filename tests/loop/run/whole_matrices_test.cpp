@@ -1,5 +1,4 @@
-// An optimiser of one's own that needs whole matrices trains as on one rank, whatever the layout: docs/own_model.md
-// shows it.
+// The custom optimiser of docs/own_model.md that needs whole matrices trains as on one rank, whatever the layout.
 #include <gtest/gtest.h>
 
 #include "d9d/core/dtensor/redistribute.h"
@@ -14,7 +13,7 @@ using pipeline::expect_same;
 using pipeline::PipelineJob;
 using pipeline::train;
 
-// Of a matrix: with singular values near 1 (the iteration of Newton and Schulz). Of a vector: its signs.
+// Returns a matrix with singular values near 1 (Newton-Schulz iteration), and for a vector its signs.
 at::Tensor orthogonal(const at::Tensor& whole) {
   if (whole.dim() != 2) return whole.sign();
   at::Tensor x = whole / (whole.norm() + 1e-7);

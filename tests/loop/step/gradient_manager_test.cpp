@@ -59,7 +59,7 @@ class Pair : public Module {
   const ModulePtr<RMSNorm> second = register_module<RMSNorm>("second", RMSNormConfig{.hidden_size = 4});
 };
 
-// Two sharded layers of one shape, of which each rank runs a different one, without a check of the copied slices.
+// Two sharded layers have the same shape, and each rank runs another one; copies of slices are not checked.
 TEST(GradientManager, Refuses_a_step_whose_ranks_ran_other_sharded_modules) {
   run_ranks(RankBackend::kThreads, 2, [&](World& world) {
     const DistContext context(

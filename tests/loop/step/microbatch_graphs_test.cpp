@@ -86,7 +86,7 @@ class Job {
     module_->materialize(at::kCPU);
     module_->reset_parameters(0);
     manager_.emplace(context_, *module_, GradientManagerConfig{}, GradientClippingConfig{}, GradientMemory::kKept);
-    // The gradient's memory, which all steps use.
+    // The memory of the gradient, which all steps use.
     memory_ = gradient_after(*manager_, {{at::zeros({kSize}, at::kDouble), 1}});
   }
 
@@ -95,7 +95,7 @@ class Job {
   // Runs a step and returns its gradient, which is not divided.
   at::Tensor step(const std::vector<One>& microbatches) { return gradient_after(*manager_, microbatches).clone(); }
 
-  std::vector<std::string> log;                     // of the host's work
+  std::vector<std::string> log;                     // the host's work
   std::vector<at::Tensor> doubled, losses, totals;  // of each microbatch
   [[nodiscard]] const GraphCounts& counts() const { return graphs_.counts(); }
   [[nodiscard]] std::int64_t num_kinds() const { return graphs_.num_kinds(); }
@@ -186,7 +186,7 @@ TEST(MicrobatchGraphs, Runs_a_kind_as_usual_then_captures_it_and_replays_it) {
   Job job({.num_warm_up_steps = 2});
   job.log.clear();
   for (int i = 0; i < 5; ++i) EXPECT_STEP(job, Ones{{x(i + 1)}});
-  EXPECT_THAT(job.log, ElementsAre("run", "capture"));  // the other run happened when the job was made
+  EXPECT_THAT(job.log, ElementsAre("run", "capture"));  // the constructor of the job ran the other warm-up step
   EXPECT_EQ(job.counts().graphs, 1);
   EXPECT_EQ(job.counts().replays, 4);
   EXPECT_EQ(job.counts().eager, 2);
@@ -265,7 +265,7 @@ TEST(MicrobatchGraphs, Captures_anew_when_the_memory_of_a_parameter_was_exchange
   const at::Tensor& weights = job.parameter()->local();
   const void* const before = weights.const_data_ptr();
   OffloadedTensors asleep = offload_storages({weights.storage()});
-  std::vector<at::Tensor> in_between;  // occupy the memory that is free now
+  std::vector<at::Tensor> in_between;  // they occupy the memory that is free now
   for (int i = 0; i < 64; ++i) in_between.push_back(at::zeros(weights.sizes(), weights.options()));
   onload_tensors(asleep);
   ASSERT_NE(weights.const_data_ptr(), before);
@@ -274,7 +274,7 @@ TEST(MicrobatchGraphs, Captures_anew_when_the_memory_of_a_parameter_was_exchange
   EXPECT_EQ(job.counts().graphs, 1);
 }
 
-// Replays would go on to make its gradient.
+// Otherwise replays would still compute the gradient of a frozen parameter.
 TEST(ModuleMemory, Has_changed_where_a_parameter_is_frozen_or_trained_again) {
   const auto module = make_module<RMSNorm>(RMSNormConfig{.hidden_size = 3});
   module->materialize(at::kCPU);

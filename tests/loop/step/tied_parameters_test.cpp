@@ -1,4 +1,4 @@
-// Parameters of one name on several stages, over ranks and on one rank.
+// Parameters that several stages have under one name, over ranks and on one rank.
 #include "d9d/loop/step/tied_parameters.h"
 
 #include <ATen/ATen.h>
@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Norms as children of these names.
+// A stage with one norm for each of the names.
 class Stage : public Module {
  public:
   explicit Stage(const std::vector<std::string>& names, std::int64_t size = 4) {
@@ -94,7 +94,7 @@ TEST(TiedParameters, Of_two_stages_of_a_rank_are_one_parameter_and_a_copy) {
   });
 }
 
-// As a handler that computes losses by itself.
+// As an event handler does that computes losses by itself.
 TEST(TiedParameters, Let_several_forwards_outside_of_a_step_precede_their_backward) {
   struct Head : Module {
     at::Tensor forward(const at::Tensor& x) { return norm(x); }

@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Parts that are units, and a scale that belongs to none.
+// A model with parts that are units, and a scale outside of all units.
 class Scaled : public toy::Model {
  public:
   at::Tensor forward(const at::Tensor& x, const std::monostate& shared) override {
@@ -31,7 +31,7 @@ class Scaled : public toy::Model {
 
 using Units = std::vector<std::shared_ptr<Module>>;
 
-// A model, and which of its modules are units.
+// A model and those of its modules that are units.
 struct Case {
   std::function<ModulePtr<toy::Model>()> make_model = [] { return ModulePtr<toy::Model>(make_module<Scaled>()); };
   std::function<Units(toy::Model&)> units = [](toy::Model& model) {
@@ -46,8 +46,8 @@ struct Provider : toy::Provider {
   std::function<Units(toy::Model&)> units;
 };
 
-// The whole parameters after two steps of two microbatches a rank and step; `num_ranks` ranks share the samples of
-// four.
+// Returns the full parameters after two steps with two microbatches per rank and step; `num_ranks` ranks share the
+// samples of four ranks.
 std::map<std::string, at::Tensor> trained(const DeviceMeshParameters& mesh, const Case& shape = {}) {
   std::map<std::string, at::Tensor> result;
   const std::int64_t num_ranks = mesh.world_size();
@@ -109,7 +109,7 @@ TEST(ShardOverData, Trains_a_unit_that_is_called_twice_and_one_that_is_recompute
                             }});
 }
 
-// Uses the second linear's weight outside of that module.
+// Uses the weight of the second linear layer outside of that module.
 struct Shared : Scaled {
   at::Tensor forward(const at::Tensor& x, const std::monostate& shared) override {
     return Scaled::forward(x, shared) + at::linear(at::tanh(first(x)), tied->local());
@@ -129,7 +129,7 @@ TEST(ShardOverData, Trains_with_frozen_parameters_and_shared_ones) {
       {.make_model = make_shared_and_frozen, .units = [](toy::Model& model) { return Units{model.first.shared()}; }});
 }
 
-// torch::nn creates its layers in float32, and the model is in another dtype.
+// torch::nn creates its layers in float32; the model has another dtype.
 TEST(ShardOverData, Trains_a_unit_that_is_adopted_and_has_another_dtype_than_float32) {
   struct WithAdopted : Scaled {
     WithAdopted() { to(at::kDouble); }
