@@ -40,7 +40,7 @@ class PermutedDocuments final : public TokenDocuments {
   std::vector<std::int64_t> order_;
 };
 
-// In the order of numpy_permutation().
+// Returns the documents in the order of numpy_permutation().
 [[nodiscard]] std::shared_ptr<const TokenDocuments> shuffled_as_numpy(std::shared_ptr<const TokenDocuments> documents,
                                                                       std::uint64_t seed);
 
