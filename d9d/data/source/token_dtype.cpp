@@ -13,7 +13,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "token files are little-endian and read as they are");
 
-constexpr std::size_t kBlock = 32;  // tokens; -O2 makes vectors of loops of a known length alone
+constexpr std::size_t kBlock = 32;  // tokens; -O2 vectorises only loops of a known length
 
 // Calls visit(Stored{}) with the integer that `dtype` names.
 template <class Visit>

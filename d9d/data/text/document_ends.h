@@ -11,7 +11,7 @@
 
 namespace d9d {
 
-// Whether the first documents all end with a special token, which their texts may contain themselves.
+// Whether the first documents all end with a special token. Texts may contain that token themselves.
 [[nodiscard]] bool end_with_special_tokens(const TokenDocuments& documents, const TextEncoder& encoder);
 // The same for rows that are not tokenised yet: reads the first part and tokenises its first rows. Of a row that is
 // read in pieces, it tokenises only the last piece.
