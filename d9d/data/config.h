@@ -214,7 +214,7 @@ struct MixtureDataConfig {
   }
 };
 
-// The record of the reference example: a Hugging Face dataset and a tokenizer.json. It has no "kind".
+// The record of the example of the reference: a Hugging Face dataset and a tokenizer.json. It has no "kind".
 struct DatasetDataConfig {
   std::string dataset = {};  // a folder, as dataset_files() reads it
   std::string split = {};

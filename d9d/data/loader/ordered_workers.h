@@ -165,8 +165,8 @@ class OrderedWork {
   std::int64_t next_to_take_;
   std::int64_t next_to_make_;
   std::vector<Slot> slots_;                          // result i is stored in slot i mod num_ahead
-  std::vector<std::optional<std::int64_t>> making_;  // by worker
-  bool is_wanted_ = false;                           // a take() waits
+  std::vector<std::optional<std::int64_t>> making_;  // index that each worker computes
+  bool is_wanted_ = false;                           // a take() is waiting
   bool is_stuck_ = false;                            // the last take() timed out
 };
 

@@ -37,7 +37,7 @@ class BufferSortedOrder {
  public:
   struct Options {
     std::int64_t size = 0;
-    std::function<std::int64_t(std::int64_t)> sort_key;  // of an item; called concurrently
+    std::function<std::int64_t(std::int64_t)> sort_key;  // sort key of an item; called concurrently
     std::int64_t buffer_size = 1;
     std::int64_t pack_size = 1;
     std::uint64_t seed = 0;

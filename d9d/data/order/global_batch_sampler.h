@@ -84,9 +84,9 @@ class GlobalBatchSampler {
   [[nodiscard]] std::int64_t resume(const nlohmann::json& state) const;
 
  private:
-  [[nodiscard]] std::int64_t num_left() const;  // after the last full global batch; 0 if they are dropped
-  [[nodiscard]] std::int64_t samples_in_step(std::int64_t step) const;       // of all ranks
-  [[nodiscard]] std::int64_t microbatches_in_step(std::int64_t step) const;  // of a rank
+  [[nodiscard]] std::int64_t num_left() const;  // samples after the last full global batch; 0 if dropped
+  [[nodiscard]] std::int64_t samples_in_step(std::int64_t step) const;       // on all ranks
+  [[nodiscard]] std::int64_t microbatches_in_step(std::int64_t step) const;  // on one rank
   [[nodiscard]] SampleKey sample_at(std::int64_t position) const;            // in the global order
 
   Options options_;

@@ -30,7 +30,7 @@ class MixtureOrder {
   // Expects position >= 0. Thread-safe.
   [[nodiscard]] Place operator()(std::int64_t position) const;
 
-  // The position of a source's sample, the inverse of the above.
+  // The inverse of operator(): the position of a source's sample.
   [[nodiscard]] std::int64_t position_of(const Place& place) const;
 
  private:

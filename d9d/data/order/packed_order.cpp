@@ -17,7 +17,7 @@ namespace {
 struct Placed {
   std::int64_t length;
   std::int64_t tie;       // orders equal lengths
-  std::int64_t position;  // in the buffer
+  std::int64_t position;  // position within the buffer
 };
 
 // Returns the positions of each pack, ascending; packs are ordered by their first position.

@@ -24,14 +24,14 @@ class PackedOrder {
  public:
   struct Options {
     std::int64_t size = 0;                             // number of documents
-    std::function<std::int64_t(std::int64_t)> length;  // of a document, 1..capacity; called concurrently
+    std::function<std::int64_t(std::int64_t)> length;  // length of a document, in 1..capacity; called concurrently
     std::int64_t capacity = 1;
     std::int64_t buffer_size = 1;
     std::uint64_t seed = 0;
     bool shuffle = false;
   };
 
-  // Asks for each length once. Throws ConfigError unless size, capacity and buffer_size are positive.
+  // Calls `length` once for each document. Throws ConfigError unless size, capacity and buffer_size are positive.
   explicit PackedOrder(Options options);
 
   [[nodiscard]] std::int64_t size() const { return size_; }  // number of packs, in every epoch
@@ -42,7 +42,7 @@ class PackedOrder {
 
  private:
   using Packs = std::vector<std::vector<std::int64_t>>;
-  struct Place {  // of a buffer in an epoch
+  struct Place {  // position of a buffer in an epoch
     std::int64_t first_pack;
     std::int64_t buffer;
   };

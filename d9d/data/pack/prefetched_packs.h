@@ -5,9 +5,9 @@
 //   while (auto pack = packs.next()) step(*pack);                         // tensors are on the device
 //
 // Copies run on a separate CUDA stream, concurrently with compute; the current stream waits for the copies of its pack.
-// The results are those of the stream itself: state() is its position after the pack that was returned last, however
-// many were read ahead, and an error of a pack is thrown where that pack would have been returned. A stream whose packs
-// depend on the steps before them needs prefetch_factor = 0.
+// The results are those of the stream itself: state() is its position after the pack that was returned last,
+// independent of the number of packs that were read ahead, and an error of a pack is thrown when that pack would have
+// been returned. A stream whose packs depend on earlier steps needs prefetch_factor = 0.
 #pragma once
 
 #include <chrono>
@@ -110,7 +110,7 @@ class PrefetchedPacks final : public PackStream<Batch> {
 
  private:
   struct Fetched {
-    std::optional<std::vector<Batch>> pack = {};  // none at the end of the data
+    std::optional<std::vector<Batch>> pack = {};  // nullopt at the end of the data
     StreamEvent copied = {};
     nlohmann::json state = {};
     std::vector<std::int64_t> numbers = {};

@@ -1,4 +1,4 @@
-// Documents in another order.
+// Presents documents in another order.
 //
 // Example
 //   const PermutedDocuments shuffled(documents, numpy_permutation(documents->size(), 42));
@@ -16,7 +16,7 @@ namespace d9d {
 
 class PermutedDocuments final : public TokenDocuments {
  public:
-  // Document i is order[i] of `documents`.
+  // Document i is document order[i] of `documents`.
   PermutedDocuments(std::shared_ptr<const TokenDocuments> documents, std::vector<std::int64_t> order)
       : documents_(std::move(documents)), order_(std::move(order)) {}
 

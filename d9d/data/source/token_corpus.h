@@ -1,5 +1,5 @@
-// Flat token files: unsigned or signed little-endian integers, one after the other, without a header. Files are mapped,
-// not loaded.
+// Flat token files: unsigned or signed little-endian integers, one after the other, without a header. Files are
+// memory-mapped, not loaded.
 //
 // Example
 //   const TokenCorpus corpus(match_files({"corpus/*.bin"}), {.dtype = TokenDtype::kUint16, .vocabulary_size = 50257});

@@ -63,8 +63,8 @@ class StreamedPacks final : public PackStream<TokenBatch> {
 
  private:
   struct Position {
-    std::int64_t part = 0;      // counted over epochs
-    std::int64_t sequence = 0;  // of the part
+    std::int64_t part = 0;      // counted from 0 through all epochs
+    std::int64_t sequence = 0;  // index of the sequence in the part
   };
   [[nodiscard]] std::shared_ptr<const StreamedPart> make(std::int64_t part) const;
   [[nodiscard]] bool move_to_sequence(Position& position);

@@ -36,7 +36,7 @@ class ColumnRows final : public TextRows {
 
   struct Part {
     std::size_t file;
-    std::int64_t part;  // of the file
+    std::int64_t part;  // index of the part in the file
   };
 
   std::vector<std::filesystem::path> paths_;

@@ -11,7 +11,7 @@
 
 namespace d9d {
 
-// Borrows the encoder.
+// Wraps TextEncoder::next_cut(); the encoder must outlive the result.
 [[nodiscard]] NextCut next_cut_of(const TextEncoder& encoder);
 
 // For a piece of a row (TextRows::read_piece), returns the piece's tokens of the document. Returns nullopt for a bad

@@ -19,8 +19,8 @@ struct TextRow {
   std::int64_t row = 0;                        // within its part, as TextRows::place() takes it
   std::vector<std::string_view> columns = {};  // one for each requested name; valid during the call
   std::string problem = {};                    // what is wrong with the row; it then has no columns
-  bool begins = true;                          // whether the text is the row's from its begin, and up to its end:
-  bool ends = true;                            // read_piece()
+  bool begins = true;                          // whether the text begins at the begin of the row; see read_piece()
+  bool ends = true;                            // whether the text ends at the end of the row; see read_piece()
   std::int64_t num_rows = 1;                   // rows with this problem: rows that are damaged together are one TextRow
 };
 

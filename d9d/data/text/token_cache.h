@@ -21,8 +21,8 @@ namespace d9d {
 struct TokenCacheOptions {
   std::filesystem::path folder = {};  // created if it does not exist
   TokenizeOptions tokenize = {};
-  std::int64_t vocabulary_size = 0;  // of the model: TokenizedDocuments
-  bool shows_progress = true;        // a bar on stderr
+  std::int64_t vocabulary_size = 0;  // of the model; ids that are not below it are errors
+  bool shows_progress = true;        // shows a bar on stderr
   Logger log = Logger();
 };
 

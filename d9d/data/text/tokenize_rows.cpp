@@ -40,7 +40,7 @@ struct EncodedPiece {
   bool goes_on = false;  // the last document continues in the next piece
   bool has_targets = false;
   std::vector<TokenRange> targets = {};
-  std::vector<std::int64_t> num_targets = {};  // by document
+  std::vector<std::int64_t> num_targets = {};  // number of ranges of each document
   std::int64_t num_skipped = 0;
   std::string first_skipped = {};
 };

@@ -23,11 +23,11 @@ namespace d9d {
 // What happens to a document of less than two tokens, in which there is nothing to predict.
 enum class ShortDocuments {
   kSkip,  // it is left out
-  kKeep,  // it is a sample of no positions
+  kKeep,  // it is a sample without positions
 };
 
 struct DocumentRules {
-  std::int64_t max_positions = 0;  // of an item
+  std::int64_t max_positions = 0;  // maximum number of positions of an item
   LongDocuments too_long = LongDocuments::kRefuse;
   ShortDocuments too_short = ShortDocuments::kSkip;
 };
@@ -75,7 +75,7 @@ class UsableDocuments {
   bool has_targets_;
   Counts counts_;
   std::int64_t size_ = 0;
-  std::vector<Item> items_;  // empty while item i is document i from its start on
+  std::vector<Item> items_;  // empty as long as item i is document i from its start on
 };
 
 }  // namespace d9d

@@ -29,7 +29,7 @@ struct AddedToken {
 
 struct AddedMatch {
   TokenId id;
-  std::size_t begin;  // bytes, with stripped space
+  std::size_t begin;  // in bytes; the match includes white space that the token takes
   std::size_t end;
 };
 

@@ -76,7 +76,7 @@ void BpeModel::check_bytes(std::string_view word) const {
 void BpeModel::merge_short(std::string_view word, std::vector<TokenId>& ids) const {
   struct Symbol {
     TokenId token;
-    Merge merge;  // with the next symbol
+    Merge merge;  // merge with the next symbol
   };
   std::array<Symbol, kShortWord> symbols;
   std::size_t count = word.size();

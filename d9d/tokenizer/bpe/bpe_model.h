@@ -29,7 +29,7 @@ using StringMap = std::unordered_map<std::string, Value, StringHash, std::equal_
 struct MergeScratch {
   struct Symbol {
     TokenId token;
-    std::uint32_t rank;  // of the merge with the next symbol
+    std::uint32_t rank;  // rank of the merge with the next symbol
     std::int32_t previous;
     std::int32_t next;
   };

@@ -53,7 +53,7 @@ class WordCache {
   static constexpr std::size_t kMostLongWords = std::size_t{1} << 15;
   static constexpr std::size_t kLongestWord = 256;
 
-  struct Key {  // the bytes of a word, zeros, and its length
+  struct Key {  // the bytes of a word, padded with zeros, and its length
     std::uint64_t low = 0;
     std::uint64_t high = 0;
     friend bool operator==(const Key&, const Key&) = default;

@@ -334,7 +334,7 @@ class RegexParser : SetParser {
     if (counts) {
       write(*counts);
       if (next_is(U"?") || next_is(U"+")) {
-        // Oniguruma reads {n,m}+ and {n}? as repetitions of the repetition.
+        // Oniguruma treats {n,m}+ and {n}? as repetitions of the repetition.
         if (next_is(U"+") || counts->find(',') == std::string::npos) refuse("no + behind {n,m}, and no ? behind {n}");
         ++position_;
         write("?");

@@ -13,7 +13,7 @@
 
 namespace d9d::detail {
 
-// In the order of tools/make_unicode_tables.
+// In the order that tools/make_unicode_tables uses.
 enum class GeneralCategory : std::uint8_t {
   Lu,
   Ll,

@@ -1,4 +1,4 @@
-// Unicode normalisation as Hugging Face's tokenizers (0.23) do it: by tables of Unicode 9, and with the origin of
+// Unicode normalisation as in Hugging Face's tokenizers (0.23): it uses tables of Unicode 9 and records the origin of
 // each byte.
 //
 // Example

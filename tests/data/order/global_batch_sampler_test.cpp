@@ -106,8 +106,8 @@ TEST(GlobalBatchSampler, Fills_places_that_no_sample_is_left_for_with_padding) {
           for (std::int64_t i = 0; i < size; ++i) expected.insert(i);
           EXPECT_EQ(seen, expected);
           EXPECT_EQ(num_padding, of_rank(options, 0, num_ranks).num_padding());
-          // Microbatches without padding are equal to those of one rank, so values that depend on a whole microbatch
-          // are too.
+          // In these cases microbatches equal those of one rank, so values that depend on a whole microbatch are equal
+          // too.
           const bool has_whole_microbatches = mode == ShardIndexingMode::kChunked || microbatch_size == 1;
           EXPECT_TRUE(!has_whole_microbatches || microbatches == alone.first) << size << " over " << num_ranks;
         }

@@ -96,7 +96,7 @@ class ArrowFile final : public ColumnFile {
   std::string problem_;
   arrow::ipc::IpcReadOptions options_ = arrow::ipc::IpcReadOptions::Defaults();
   std::vector<std::shared_ptr<arrow::RecordBatch>> batches_;
-  std::vector<std::int64_t> first_rows_{0};  // of each batch; then the number of rows
+  std::vector<std::int64_t> first_rows_{0};  // first row of each batch; then the number of rows
 };
 
 }  // namespace

@@ -104,7 +104,7 @@ class ParquetFile final : public ColumnFile {
   ColumnRequest request_;
   std::string problem_;
   std::shared_ptr<parquet::FileMetaData> metadata_;
-  std::vector<std::int64_t> first_rows_{0};  // of each row group; then the number of rows
+  std::vector<std::int64_t> first_rows_{0};  // first row of each row group; then the number of rows
   std::vector<int> leaves_;
 };
 
