@@ -23,10 +23,10 @@ struct DocumentOptions {
   Logger shared_log = Logger();      // for findings that are the same on all ranks
 };
 
-// Tokenises rows of text unless the cache has them already (cached_documents). Text that is configured without a
-// tokenizer and without an end_of_document is read directly as bytes. Throws the ConfigError or IoError of the source's
-// reader, and ConfigError if the vocabulary is too small for the tokenizer or for bytes, or if the tokenizer has no
-// token with the text end_of_document.
+// Opens the documents of a source; rows of text are tokenised unless the cache has them already (cached_documents).
+// Text that is configured without a tokenizer and without an end_of_document is read directly as bytes. Throws the
+// ConfigError or IoError of the source's reader, and ConfigError if the vocabulary is too small for the tokenizer or
+// for bytes, or if the tokenizer has no token with the text end_of_document.
 [[nodiscard]] std::shared_ptr<const TokenDocuments> build_documents(const SourceConfig& config,
                                                                     const DocumentOptions& options);
 // The first use_samples rows of the dataset, shuffled with shuffle_seed as in the example of the reference, d9d 0.16.

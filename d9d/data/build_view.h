@@ -34,8 +34,8 @@ struct ViewOptions {
   Logger log = Logger();                       // reports documents that are left out or truncated
 };
 
-// Throws the ConfigError or IoError of the view's class, and ConfigError for the view "streamed" and for sources
-// without any document of at least two tokens.
+// Applies the view that the configuration selects. Throws the ConfigError or IoError of the view's class, and
+// ConfigError for the view "streamed" and for sources without any document of at least two tokens.
 [[nodiscard]] TokenView build_view(std::shared_ptr<const TokenDocuments> documents, const SequenceConfig& config,
                                    const ViewOptions& options);
 

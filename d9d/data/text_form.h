@@ -25,7 +25,8 @@ struct TextForm {
   friend bool operator==(const TextForm&, const TextForm&) = default;
 };
 
-// nullopt for files of token ids, and for mixtures whose sources differ. Throws the errors of chat_family().
+// The common form of all sources; nullopt for files of token ids, and for mixtures whose sources differ. Throws the
+// errors of chat_family().
 [[nodiscard]] std::optional<TextForm> text_form(const DataConfig& config);
 
 // The form of one source, and the forms of all sources of text, in order.

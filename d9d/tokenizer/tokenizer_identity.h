@@ -10,7 +10,7 @@
 
 namespace d9d {
 
-// Hashes; empty: unknown.
+// Hashes that identify a tokenizer; empty: unknown.
 struct TokenizerIdentity {
   // Hash of the ids, each with its text, that ordinary text is encoded to. Markers such as <|im_end|> are excluded,
   // wherever a file lists them: chat models add and rename markers.
@@ -20,7 +20,7 @@ struct TokenizerIdentity {
   friend bool operator==(const TokenizerIdentity&, const TokenizerIdentity&) = default;
 };
 
-// `file`: a tokenizer.json that Tokenizer::from_json accepts.
+// The identity of `file`, a tokenizer.json that Tokenizer::from_json accepts.
 [[nodiscard]] TokenizerIdentity identity_of_tokenizer(const nlohmann::json& file);
 
 // A tokenizer.json whose tokens are bytes: each of the ids 0 to 255 is a byte.

@@ -83,7 +83,7 @@ class AnyPackStream {
   virtual void load_state(const nlohmann::json& state) = 0;
 };
 
-// The same interface as a base class, which the training loop owns.
+// The interface of pack streams as a base class, which the training loop owns.
 template <class Batch>
 class PackStream : public AnyPackStream {
  public:

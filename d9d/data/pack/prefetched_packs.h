@@ -1,4 +1,4 @@
-// Packs on the device. A thread reads and copies them while earlier steps run.
+// Prefetches packs: a thread reads them and copies them to the device while earlier steps run.
 //
 // Example
 //   PrefetchedPacks<TokenBatch> packs(std::move(stream), {.device = context.device(), .prefetch_factor = 1});

@@ -15,7 +15,7 @@ struct DocumentsIdentity {
   TokenizerIdentity tokenizer = {};
 };
 
-// {"tokens": ..., "tokenizer": ..., "vocabulary": ...}
+// Returns {"tokens": ..., "tokenizer": ..., "vocabulary": ...}.
 [[nodiscard]] nlohmann::json to_json(const DocumentsIdentity& identity);
 // The inverse of to_json(). Throws nlohmann::json::exception.
 [[nodiscard]] DocumentsIdentity documents_identity(const nlohmann::json& json);

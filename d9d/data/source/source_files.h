@@ -14,7 +14,7 @@
 
 namespace d9d {
 
-// The files of match_files(). Warns of files that two patterns name, and calls warn_of_missing_parts().
+// Calls match_files(), warns of files that two patterns name, and calls warn_of_missing_parts().
 [[nodiscard]] std::vector<std::filesystem::path> source_files(const std::vector<std::string>& patterns,
                                                               const Logger& log);
 

@@ -22,7 +22,7 @@ struct TokenRange {
   std::int64_t end = 0;
 };
 
-// Reading is thread-safe, and equal calls give equal results.
+// Tokenised documents. Reading is thread-safe, and equal calls give equal results.
 class TokenDocuments {
  public:
   TokenDocuments() = default;

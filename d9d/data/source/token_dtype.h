@@ -15,7 +15,7 @@
 
 namespace d9d {
 
-// All are little-endian.
+// The stored integer types, all little-endian.
 enum class TokenDtype { kUint8, kUint16, kUint32, kInt8, kInt16, kInt32, kInt64 };
 constexpr auto enum_names(TokenDtype) {
   return std::to_array<EnumName<TokenDtype>>({{TokenDtype::kUint8, "uint8"},

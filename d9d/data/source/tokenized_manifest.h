@@ -34,7 +34,7 @@ inline constexpr std::string_view kManifestFile = "manifest.json";
 
 // The contents of the file. `made_from` describes the input for readers of the file; programs ignore it.
 [[nodiscard]] std::string manifest_text(const TokenizedManifest& manifest, std::string_view made_from);
-// Throws IoError that names the file if it is not a manifest of this format.
+// Reads the manifest of a folder. Throws IoError that names the file if it is not a manifest of this format.
 [[nodiscard]] TokenizedManifest read_tokenized_manifest(const std::filesystem::path& folder);
 
 }  // namespace d9d

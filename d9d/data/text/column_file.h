@@ -18,7 +18,7 @@ enum class ColumnFormat {
   kArrow,    // Arrow's IPC stream or file; parts are record batches
 };
 
-// Reading is thread-safe. Its functions throw nothing themselves, but pass on exceptions of each().
+// One open file. Reading is thread-safe. Its functions throw nothing themselves, but pass on exceptions of each().
 class ColumnFile {
  public:
   ColumnFile() = default;
@@ -42,7 +42,8 @@ struct ColumnRequest {
   ColumnContent content = ColumnContent::kText;
 };
 
-// Throws ConfigError if this build has no Arrow, or if libd9d_arrow.so or the libraries of the wheel cannot be opened.
+// Opens a file. Throws ConfigError if this build has no Arrow, or if libd9d_arrow.so or the libraries of the wheel
+// cannot be opened.
 [[nodiscard]] std::unique_ptr<ColumnFile> open_column_file(const ColumnRequest& request);
 
 // The type of the only function of libd9d_arrow.so, "d9d_open_column_file".

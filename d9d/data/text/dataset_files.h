@@ -18,13 +18,13 @@ struct DatasetFiles {
   std::vector<std::filesystem::path> paths = {};  // in the order of rows
 };
 
-// Looks, in this order, for `dataset_dict.json` (the folder of the split is used), for `state.json` (files in its
-// order), and for files *.arrow, *.parquet, *.jsonl and *.json of the split, in the folder or in its subfolder `data`.
-// A file belongs to the split if its name has the split as a word ("train-00000-of-00002.parquet",
-// "wikitext-train.arrow", "train_1.jsonl"; but "train_sft-00000-of-00001.parquet" belongs only to the split
-// "train_sft"). All files belong to the split "train" if no name has a split, except *.json. Throws ConfigError, with
-// the remedy, if the folder does not exist (such as a name of the hub), and IoError for a folder without files of the
-// split, or whose rows are selected by indices.
+// Finds the files of a split. Looks, in this order, for `dataset_dict.json` (the folder of the split is used), for
+// `state.json` (files in its order), and for files *.arrow, *.parquet, *.jsonl and *.json of the split, in the folder
+// or in its subfolder `data`. A file belongs to the split if its name has the split as a word
+// ("train-00000-of-00002.parquet", "wikitext-train.arrow", "train_1.jsonl"; but "train_sft-00000-of-00001.parquet"
+// belongs only to the split "train_sft"). All files belong to the split "train" if no name has a split, except *.json.
+// Throws ConfigError, with the remedy, if the folder does not exist (such as a name of the hub), and IoError for a
+// folder without files of the split, or whose rows are selected by indices.
 [[nodiscard]] DatasetFiles dataset_files(const std::filesystem::path& dataset, const std::string& split);
 
 }  // namespace d9d

@@ -18,7 +18,7 @@ struct FileForm {
   std::string_view remedy;
 };
 
-// Returns as many bytes as the functions below need. Throws IoError if the file cannot be read.
+// Returns the first bytes of a file, as many as the functions below need. Throws IoError if the file cannot be read.
 [[nodiscard]] std::string first_bytes(const std::filesystem::path& path);
 
 // Recognises formats by magic bytes that no text and no file of token ids begins with. nullopt for other files.

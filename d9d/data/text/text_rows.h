@@ -30,12 +30,12 @@ enum class ColumnContent {
   kJson,  // any value, as JSON; texts must be JSON already
 };
 
-// TextEncoder::next_cut().
+// A function like TextEncoder::next_cut().
 using NextCut = std::function<std::size_t(std::string_view text, std::size_t from, std::size_t to)>;
 
-// Reading is thread-safe, and equal calls give equal rows. A problem of a whole file is not reported as a row:
-// constructors throw IoError for a file that is damaged, has another format or lacks a column. A file without rows is
-// no error.
+// Rows of text in parts. Reading is thread-safe, and equal calls give equal rows. A problem of a whole file is not
+// reported as a row: constructors throw IoError for a file that is damaged, has another format or lacks a column. A
+// file without rows is no error.
 class TextRows {
  public:
   TextRows() = default;

@@ -30,9 +30,10 @@ struct TokenCacheOptions {
 [[nodiscard]] std::string token_cache_key(const TextRows& rows, const TextEncoder& encoder,
                                           const TokenizeOptions& options);
 
-// The documents name files and rows in messages. Throws the errors of tokenize_rows() and TokenizedDocuments. If
-// several processes begin at the same time, each tokenises, and all map the folder that was complete first. To avoid
-// the repeated work, let one process of each machine begin before the others (DistContext::local_main_process_first).
+// Returns the tokenised rows from the cache, after tokenising them if necessary. The documents name files and rows in
+// messages. Throws the errors of tokenize_rows() and TokenizedDocuments. If several processes begin at the same time,
+// each tokenises, and all map the folder that was complete first. To avoid the repeated work, let one process of each
+// machine begin before the others (DistContext::local_main_process_first).
 [[nodiscard]] std::shared_ptr<const TokenizedDocuments> cached_documents(std::shared_ptr<const TextRows> rows,
                                                                          std::shared_ptr<const TextEncoder> encoder,
                                                                          const TokenCacheOptions& options);

@@ -26,10 +26,10 @@ struct TokenizeOptions {
   std::function<void(std::int64_t num_parts, std::int64_t num_tokens)> on_progress = {};
 };
 
-// Documents are the rows in order, encoded by TextEncoder::encode_row(); pieces of long rows (TextRows::read_piece) are
-// tokenised on several threads. The result does not depend on the number of threads. The folder is created atomically;
-// it must not exist yet, but its parent must. Returns the manifest. Throws IoError for bad rows as the options demand,
-// and if no row is a document.
+// Tokenises the rows into `folder`. Documents are the rows in order, encoded by TextEncoder::encode_row(); pieces of
+// long rows (TextRows::read_piece) are tokenised on several threads. The result does not depend on the number of
+// threads. The folder is created atomically; it must not exist yet, but its parent must. Returns the manifest. Throws
+// IoError for bad rows as the options demand, and if no row is a document.
 TokenizedManifest tokenize_rows(const TextRows& rows, const TextEncoder& encoder, const TokenizeOptions& options,
                                 const std::filesystem::path& folder);
 

@@ -14,7 +14,7 @@
 
 namespace d9d {
 
-// `Base` is a dataset with `std::int64_t sort_key(std::int64_t index) const`.
+// Sorts `Base`, a dataset with `std::int64_t sort_key(std::int64_t index) const`.
 template <class Base>
 class BufferSortedDataset final : public Dataset<decltype(std::declval<const Base&>().get(0))> {
  public:

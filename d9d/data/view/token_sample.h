@@ -18,7 +18,7 @@
 
 namespace d9d {
 
-// All [n] int64.
+// One sequence; all tensors are [n] int64.
 struct TokenSample {
   at::Tensor input_ids;
   at::Tensor labels;        // labels[i] is the token after input_ids[i]; kIgnoreIndex: not predicted
@@ -35,7 +35,7 @@ struct TokenSample {
   }
 };
 
-// All [B, S] int64: B sequences of S positions.
+// One microbatch of B sequences of S positions; all tensors are [B, S] int64.
 struct TokenBatch {
   at::Tensor input_ids;
   at::Tensor labels;
@@ -56,8 +56,8 @@ struct TokenBatch {
 // have as many microbatches as the other ranks; such a sample counts nowhere.
 void make_padding(TokenSample& sample);
 
-// Inputs are all tokens except the last, labels all except the first. Both are views of `tokens` ([n + 1] int64, n >=
-// 1).
+// Makes a sample for next-token prediction: inputs are all tokens except the last, labels all except the first. Both
+// are views of `tokens` ([n + 1] int64, n >= 1).
 [[nodiscard]] TokenSample next_token_sample(const at::Tensor& tokens);
 
 // Stacks sequences of one length; a batch of packed sequences gets their boundaries. Throws ConfigError if there are

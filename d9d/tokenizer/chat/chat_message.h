@@ -20,9 +20,9 @@ struct ChatMessage {
   std::optional<std::string> reasoning_content = {};  // the assistant's reasoning, if it is kept separately
 };
 
-// `messages` is a list of objects with "role", "content" and optionally "reasoning_content". Throws ConfigError, which
-// begins with `where`, for tool calls and for content that is not text. Other keys ("id", "name", "weight") are used by
-// no template and are ignored; those with a value are added to `other_keys`.
+// Reads a conversation: `messages` is a list of objects with "role", "content" and optionally "reasoning_content".
+// Throws ConfigError, which begins with `where`, for tool calls and for content that is not text. Other keys ("id",
+// "name", "weight") are used by no template and are ignored; those with a value are added to `other_keys`.
 [[nodiscard]] std::vector<ChatMessage> read_chat_messages(const nlohmann::json& messages, const std::string& where,
                                                           std::set<std::string>* other_keys = nullptr);
 

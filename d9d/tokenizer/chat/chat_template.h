@@ -69,7 +69,8 @@ struct RenderedChat {
   std::vector<TextRange> assistant;
 };
 
-// Throws ConfigError if there is no message. Messages with roles that a template ignores are omitted from the text.
+// Renders a conversation. Messages with roles that the template ignores are omitted from the text. Throws ConfigError
+// if there is no message.
 [[nodiscard]] RenderedChat render_chat(ChatFamily family, std::span<const ChatMessage> messages,
                                        const ChatOptions& options = {});
 

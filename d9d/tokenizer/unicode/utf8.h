@@ -16,7 +16,7 @@ namespace d9d {
 // The position of the first byte of the first ill-formed sequence (Unicode, table 3-7), if any.
 [[nodiscard]] std::optional<std::size_t> invalid_utf8_at(std::string_view bytes);
 
-// Each maximal part of an ill-formed sequence becomes U+FFFD, as Unicode recommends and as Python and Rust do.
+// Replaces each maximal part of an ill-formed sequence by U+FFFD, as Unicode recommends and as Python and Rust do.
 [[nodiscard]] std::string replace_invalid_utf8(std::string_view bytes);
 
 // The number of bytes, 0 to 3, at the end of `bytes` that begin a character which further bytes may complete.
