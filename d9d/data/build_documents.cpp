@@ -53,7 +53,7 @@ Encoder row_encoder(const Source& source) {
   return std::make_shared<const ChatEncoder>(*columns.tokenization.tokenizer, chat_family(columns));
 }
 
-// `encoder` if the model has its tokens.
+// Returns `encoder` if the model's vocabulary has all of its tokens.
 Encoder checked(Encoder encoder, std::int64_t vocabulary_size) {
   check_vocabulary(encoder->vocabulary_size(), "the tokenizer (without one tokens are bytes)", vocabulary_size);
   return encoder;
@@ -80,8 +80,8 @@ Documents tokenised(Rows rows, Encoder encoder, const TokenizationConfig& config
                            .log = options.log});
 }
 
-// Sources of text: rows_of() and tokenization_of() each.
-// -------------------------------------------------------
+// Sources of text: each has rows_of() and tokenization_of().
+// ----------------------------------------------------------
 
 Rows rows_of(const DatasetFiles& files, std::vector<std::string> columns,
              ColumnContent content = ColumnContent::kText) {
@@ -116,7 +116,7 @@ Rows rows_of(const ParquetSource& config, const Logger& log) {
   return rows_of({.format = DatasetFormat::kParquet, .paths = source_files(config.columns.paths, log)}, config.columns);
 }
 
-// Each file once.
+// Keeps each file once.
 void remove_repeated(std::vector<std::filesystem::path>& files, const Logger& log) {
   std::set<std::filesystem::path> known;
   std::erase_if(files, [&](const std::filesystem::path& file) {
@@ -126,7 +126,7 @@ void remove_repeated(std::vector<std::filesystem::path>& files, const Logger& lo
   });
 }
 
-// First what is in folders of datasets, then the files.
+// Reads the files of dataset folders first, then the other files.
 Rows rows_of(const ArrowSource& config, const Logger& log) {
   DatasetFiles all;
   std::vector<std::string> patterns;
@@ -159,7 +159,8 @@ template <class Source>
 requires requires(const Source& source) { source.columns; }
 const TokenizationConfig& tokenization_of(const Source& config) { return config.columns.tokenization; }
 
-// Whether the documents of a source end as their texts do. What the assistant says ends as its template has it.
+// Whether the documents of a source may end without an end token: neither the configuration nor the tokenizer's
+// template appends one. Conversations always end as their chat template says.
 bool may_lack_ends(const TextSource& config, const TextEncoder& encoder) {
   return !config.tokenization.end_of_document && encoder.tokens_behind().empty();
 }

@@ -1,4 +1,4 @@
-// The documents of a source of a configuration.
+// Builds the documents of a data source from its configuration.
 //
 // Example
 //   const auto documents = build_documents(source, {.vocabulary_size = 151936});
@@ -18,22 +18,23 @@ namespace d9d {
 
 struct DocumentOptions {
   std::int64_t vocabulary_size = 0;  // of the model; every token id must be smaller
-  bool shows_progress = false;       // of tokenising, a bar on stderr
-  Logger log = Logger();             // for what one rank does for all: tokenising
-  Logger shared_log = Logger();      // for what all ranks find alike
+  bool shows_progress = false;       // shows a bar on stderr while tokenising
+  Logger log = Logger();             // for work that one rank does for all ranks: tokenising
+  Logger shared_log = Logger();      // for findings that are the same on all ranks
 };
 
-// Rows of text are tokenised where the cache does not have them (cached_documents); text without a tokenizer and
-// without ends of documents is read as bytes as it is. Throws ConfigError or IoError of the source's form, and
-// ConfigError if the vocabulary is too small for the tokenizer or for bytes, or if the tokenizer has no such token.
+// Opens the documents of a source; rows of text are tokenised unless the cache has them already (cached_documents).
+// Text that is configured without a tokenizer and without an end_of_document is read directly as bytes. Throws the
+// ConfigError or IoError of the source's reader, and ConfigError if the vocabulary is too small for the tokenizer or
+// for bytes, or if the tokenizer has no token with the text end_of_document.
 [[nodiscard]] std::shared_ptr<const TokenDocuments> build_documents(const SourceConfig& config,
                                                                     const DocumentOptions& options);
-// The first use_samples rows in the order of 0.16's example.
+// The first use_samples rows of the dataset, shuffled with shuffle_seed as in the example of the reference, d9d 0.16.
 [[nodiscard]] std::shared_ptr<const TokenDocuments> build_documents(const DatasetDataConfig& config,
                                                                     const DocumentOptions& options);
 
-// The rows of a source with what tokenises them, for a stream of them. `log` is told of what may not be meant. Throws
-// ConfigError for sources of tokens.
+// The rows of a source together with their encoder and options, for tokenising them while the job runs (StreamedPacks).
+// Warns in `log` of settings that are probably unintended. Throws ConfigError for sources of tokens.
 struct TokenisableRows {
   std::shared_ptr<const TextRows> rows;
   std::shared_ptr<const TextEncoder> encoder;
@@ -42,7 +43,8 @@ struct TokenisableRows {
 [[nodiscard]] TokenisableRows build_rows(const SourceConfig& config, std::int64_t vocabulary_size,
                                          const Logger& log = Logger());
 
-// A token between two documents of a source in the concatenated view: of text as bytes, whose files have no ends.
+// The token that the concatenated view puts between two documents of a source. Only text that is read as bytes has one,
+// because its files have no token that ends a document.
 [[nodiscard]] std::optional<std::int64_t> document_separator(const SourceConfig& config);
 
 }  // namespace d9d

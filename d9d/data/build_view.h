@@ -1,4 +1,4 @@
-// Documents as the samples that a configuration asks for.
+// Turns documents into the samples that a configuration asks for.
 //
 // Example
 //   const TokenView view = build_view(documents, source.sequence, {.seed = 1337, .global_batch_size = 64});
@@ -20,10 +20,10 @@ namespace d9d {
 
 struct TokenView {
   std::shared_ptr<const Dataset<TokenSample>> dataset;
-  std::string order = {};  // names an order that the view has by itself (GlobalBatchSampler::Options::dataset_order)
-  bool shuffles_itself = false;                 // the reader must not
-  bool is_packed = false;                       // samples have packed_lengths
-  std::vector<DocumentsIdentity> sources = {};  // of the documents, by source of a mixture
+  std::string order = {};        // names the view's internal order (GlobalBatchSampler::Options::dataset_order)
+  bool shuffles_itself = false;  // the reader must not shuffle it again
+  bool is_packed = false;        // samples have packed_lengths
+  std::vector<DocumentsIdentity> sources = {};  // identity of the documents, by source of a mixture
 };
 
 struct ViewOptions {
@@ -31,21 +31,22 @@ struct ViewOptions {
   bool shuffle = false;
   std::int64_t global_batch_size = 1;
   std::optional<std::int64_t> separator = {};  // TokenRow
-  Logger log = Logger();                       // is told of documents that are left out or cut
+  Logger log = Logger();                       // reports documents that are left out or truncated
 };
 
-// Throws ConfigError or IoError as the view's class, and ConfigError for the view "streamed" and for sources without a
-// document of two tokens.
+// Applies the view that the configuration selects. Throws the ConfigError or IoError of the view's class, and
+// ConfigError for the view "streamed" and for sources without any document of at least two tokens.
 [[nodiscard]] TokenView build_view(std::shared_ptr<const TokenDocuments> documents, const SequenceConfig& config,
                                    const ViewOptions& options);
 
-// The view of 0.16's example: one document a sample, sorted in buffers, in the reference's order in the first epoch.
+// The view of the example of the reference, d9d 0.16: each sample is one document, documents are sorted in buffers, and
+// the first epoch has the order of the reference.
 struct ReferenceViewOptions {
   std::int64_t max_positions = 1;
   std::int64_t presort_buffer_size = 1;
   std::int64_t global_batch_size = 1;
   std::uint64_t seed = 0;
-  bool shuffle = false;  // later epochs
+  bool shuffle = false;  // shuffles the epochs after the first
 };
 [[nodiscard]] TokenView build_reference_view(std::shared_ptr<const TokenDocuments> documents,
                                              const ReferenceViewOptions& options);

@@ -1,5 +1,5 @@
 // The data of a job: one of the records below, selected in JSON by "kind". The keys of SequenceConfig and
-// AutoDataConfig are written beside the source's own.
+// AutoDataConfig are written in the same object as those of the source.
 //
 // Example
 //   {"kind": "jsonl", "paths": ["corpus/*.jsonl"], "tokenizer": "tokenizer.json", "end_of_document": "<|endoftext|>",
@@ -32,9 +32,9 @@ struct AutoDataConfig {
   bool shuffle = false;
   bool drop_last = true;  // drop the last incomplete batch
   bool pin_memory = true;
-  bool persistent_workers = false;  // true asks for what holds: workers live as long as the stream, over all passes
+  bool persistent_workers = false;                   // no effect: workers live as long as the stream, over all passes
   std::optional<std::int64_t> prefetch_factor = {};  // batches that each worker reads ahead
-  // Seconds in which a microbatch must come; 0: no limit. null: 300, and none for the view "streamed".
+  // Seconds within which a microbatch must be read; 0: no limit. null: 300, but no limit for the view "streamed".
   std::optional<double> timeout = {};
 
   void validate(const ConfigPath& path) const;
@@ -53,14 +53,14 @@ struct AutoDataConfig {
   }
 };
 
-// Sources: what "kind" selects, with how its documents become samples.
+// Sources: the files that "kind" selects, and how their documents become samples.
 // --------------------------------------------------
 
 // How rows of text become documents of tokens.
 struct TokenizationConfig {
   std::optional<std::filesystem::path> tokenizer = {};  // a tokenizer.json; unset: tokens are bytes
-  std::optional<std::string> end_of_document = {};      // a token, by its text, after each document's last
-  bool add_special_tokens = false;                      // those of the tokenizer's template, such as one in front
+  std::optional<std::string> end_of_document = {};      // text of the token that is appended to each document
+  bool add_special_tokens = false;                      // of the tokenizer's template, such as a first token
   BadRows bad_rows = BadRows::kRefuse;
   std::int64_t num_proc = 1;                        // threads that tokenise
   std::optional<std::filesystem::path> cache = {};  // the folder of token files; unset: default_token_cache()
@@ -78,8 +78,9 @@ struct TokenizationConfig {
 struct ColumnsConfig {
   std::vector<std::string> paths = {};  // files or globs
   std::string column = "text";
-  std::optional<std::string> prompt_column = {};  // text before that of `column`, whose tokens are not predicted
-  // Instead of both: conversations, lists of {"role", "content"}, of which only what the assistant says is predicted.
+  std::optional<std::string> prompt_column = {};  // text before that of `column`; its tokens are not predicted
+  // Instead of the two columns above: a column of conversations, which are lists of {"role", "content"}. Only what the
+  // assistant says is predicted.
   std::optional<std::string> messages_column = {};
   std::optional<ChatFamily> chat_template = {};  // of conversations; unset: chat_family_beside(tokenizer)
   TokenizationConfig tokenization = {};
@@ -131,7 +132,7 @@ struct ParquetSource {
   }
 };
 
-// Arrow's IPC streams or files, and folders of datasets (dataset_files()), of which `split` is read.
+// Arrow's IPC streams or files, and folders of Hugging Face datasets (dataset_files()), from which `split` is read.
 struct ArrowSource {
   ColumnsConfig columns = {};
   std::string split = "train";
@@ -192,7 +193,7 @@ using TokensDataConfig = DataOf<TokensSource>;
 using MegatronDataConfig = DataOf<MegatronSource>;
 
 struct MixedSourceConfig {
-  double weight = 1;  // of its samples among those of all sources
+  double weight = 1;  // of this source's samples among those of all sources
   SourceConfig source = {};
 
   static constexpr auto fields() {
@@ -213,7 +214,7 @@ struct MixtureDataConfig {
   }
 };
 
-// The record of the reference example: a Hugging Face dataset and a tokenizer.json. It has no "kind".
+// The record of the example of the reference: a Hugging Face dataset and a tokenizer.json. It has no "kind".
 struct DatasetDataConfig {
   std::string dataset = {};  // a folder, as dataset_files() reads it
   std::string split = {};

@@ -1,4 +1,4 @@
-// The usual data pipeline: dataset -> global order, distributed over ranks -> loader -> packs of one step.
+// The usual data pipeline: dataset -> global order, distributed over the ranks -> loader -> one pack for each step.
 //
 // Example
 //   auto stream = make_pack_stream<TokenBatch>(context, dataset, collate_fixed, config, {.seed = 1337});
@@ -19,7 +19,7 @@
 
 namespace d9d {
 
-// Seconds: long enough for storage that was asleep, and short enough that someone hears of a mount that is dead.
+// In seconds: long enough for storage to wake up, and short enough to report a dead mount soon.
 inline constexpr double kDefaultDataTimeout = 300;
 
 struct StreamOptions {
@@ -30,15 +30,15 @@ struct StreamOptions {
   bool repeat = false;  // endless epochs, for jobs with a given number of steps; total_steps() is then unknown
   double first_timeout_seconds = 0;  // LoaderOptions::first_timeout_seconds
   Logger log = Logger();             // LoaderOptions::log
-  Logger shared_log = Logger();      // for what all ranks find alike: silent but on the main process
+  Logger shared_log = Logger();      // for findings that are the same on all ranks; silent except on the main process
 };
 
-// `options` with the data-parallel coordinate and the logs of a rank of a job; the first microbatch may last as long as
-// the job now waits for ranks (trainer.timeout.init_timeout, while the job is built).
+// Returns `options` with the data-parallel coordinate and the logs of this rank. first_timeout_seconds becomes the
+// current timeout of the world's process group, which is trainer.timeout.init_timeout while the job is built.
 [[nodiscard]] StreamOptions on_rank_of(const DistContext& context, StreamOptions options);
 
-// Converts the keys of a configuration to loader options. Workers outlive a pass over the data whatever
-// persistent_workers says. Throws ConfigError if keys of workers are set but num_workers is 0.
+// Converts the keys of a configuration to loader options. Workers always outlive a pass over the data, whatever
+// persistent_workers is. Throws ConfigError if prefetch_factor or persistent_workers is set but num_workers is 0.
 [[nodiscard]] LoaderOptions loader_options(const AutoDataConfig& config);
 
 namespace detail {
@@ -48,7 +48,7 @@ namespace detail {
 
 // `dataset` and `collate` as in DataLoader. Ranks with the same data-parallel coordinate (ranks that differ only in
 // pipeline, tensor, context or expert coordinates) get equal packs, and all ranks get the same number of packs. With
-// config.pin_memory tensors are in page-locked memory if there is a GPU.
+// config.pin_memory and a GPU, tensors are in page-locked memory.
 template <TensorTree Batch, class AnyDataset, class Collate>
 [[nodiscard]] std::unique_ptr<PackStream<Batch>> make_pack_stream(std::shared_ptr<AnyDataset> dataset, Collate collate,
                                                                   const AutoDataConfig& config, StreamOptions options) {
@@ -88,7 +88,7 @@ template <TensorTree Batch, class AnyDataset, class Collate>
   }
 }
 
-// For a rank of a job: on_rank_of(context, options).
+// The same for the rank of `context`: calls on_rank_of(context, options).
 template <TensorTree Batch, class AnyDataset, class Collate>
 [[nodiscard]] std::unique_ptr<PackStream<Batch>> make_pack_stream(const DistContext& context,
                                                                   std::shared_ptr<AnyDataset> dataset, Collate collate,

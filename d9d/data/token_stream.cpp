@@ -26,7 +26,7 @@ namespace d9d {
 
 namespace {
 
-// What is the same for all sources of a job.
+// The settings that all sources of a job share.
 struct Job {
   const AutoDataConfig& loader;
   const TokenStreamOptions& options;
@@ -47,12 +47,12 @@ std::int64_t num_context_ranks(const DeviceMeshParameters& mesh) {
   return mesh.context_parallel_shard * mesh.context_parallel_replicate;
 }
 
-// What the number of positions of a sequence must be a multiple of.
+// The number of positions of a sequence must be a multiple of this.
 std::int64_t num_position_ranks(const DeviceMeshParameters& mesh) {
   return num_context_ranks(mesh) * mesh.tensor_parallel;
 }
 
-// Packed sequences are not padded: ranks must be able to share them as they are.
+// Packed sequences are not padded, so the ranks that share them must divide their length.
 void check_packed(const SequenceConfig& sequence, const DeviceMeshParameters& mesh) {
   D9D_CHECK(num_context_ranks(mesh) == 1, ConfigError,
             "[data::build_token_stream] expected mesh.context_parallel_shard * context_parallel_replicate = 1 with the "
@@ -75,7 +75,7 @@ void check_length(const SequenceConfig& sequence, const Job& job) {
   if (is_packed) check_packed(sequence, job.options.mesh);
 }
 
-// Whether some tokens are read and not predicted.
+// Whether some tokens are only inputs and not predicted.
 bool has_targets(const SourceConfig& config) {
   return std::visit(
       [](const auto& source) {
@@ -106,7 +106,7 @@ TokenView view_of_source(const SourceConfig& config, const Job& job, std::uint64
   return view;
 }
 
-// The lowest id that both know, as two texts.
+// The lowest id for which the two tokenizers have different texts.
 std::optional<std::uint32_t> id_of_two_texts(const Tokenizer& one, const Tokenizer& other) {
   for (std::uint32_t id = 0; id <= std::min(one.highest_id(), other.highest_id()); ++id) {
     const auto text = one.id_to_token(id), other_text = other.id_to_token(id);
@@ -115,7 +115,7 @@ std::optional<std::uint32_t> id_of_two_texts(const Tokenizer& one, const Tokeniz
   return std::nullopt;
 }
 
-// A source's tokenizer that no source before it has.
+// A tokenizer, and the first source that uses it.
 struct SourceTokenizer {
   std::size_t source;
   TextForm form;
@@ -131,8 +131,8 @@ std::vector<SourceTokenizer> different_tokenizers(const MixtureDataConfig& confi
   return all;
 }
 
-// Before anything is tokenised. An id has one meaning in a job, which a base and a chat tokenizer may share; of files
-// of tokens nobody knows it.
+// Called before anything is tokenised. An id must have one meaning in a job; a base and a chat tokenizer may share
+// their ids. For files of tokens the tokenizer is unknown.
 void check_same_tokenizer(const MixtureDataConfig& config, const Logger& log) {
   const std::vector<SourceTokenizer> all = different_tokenizers(config);
   if (all.size() < 2) return;
@@ -171,7 +171,7 @@ std::vector<std::string> paths_of(const SourceConfig& config) {
       config);
 }
 
-// Of two sources that read one path: often a mistake, but each may take a column of it.
+// Warns if two sources read one path. This is often a mistake, but each may read another column.
 void warn_of_shared_paths(const MixtureDataConfig& config, const Logger& log) {
   std::map<std::string, std::size_t> source_of_path;
   for (std::size_t i = 0; i < config.sources.size(); ++i) {
@@ -183,7 +183,7 @@ void warn_of_shared_paths(const MixtureDataConfig& config, const Logger& log) {
   }
 }
 
-// Each source is shuffled by itself, with a seed of its own.
+// Each source is shuffled separately, with a different seed.
 TokenView view_of(const MixtureDataConfig& config, const Job& job) {
   check_same_tokenizer(config, job.options.stream.shared_log);
   warn_of_shared_paths(config, job.options.stream.shared_log);
@@ -232,7 +232,7 @@ TokenView view_of(const DatasetDataConfig& config, const Job& job) {
   return view;
 }
 
-// null if any source is unknown.
+// Returns null if the identity of any source is unknown.
 nlohmann::json identity_of(const TokenView& view) {
   nlohmann::json identity = nlohmann::json::array();
   for (const DocumentsIdentity& source : view.sources) {
@@ -254,7 +254,7 @@ std::function<TokenBatch(std::span<const TokenSample>)> collating(const DeviceMe
   };
 }
 
-// The source of a job that is not a mixture; null for others.
+// The source of data with a single source; nullopt for mixtures and DatasetDataConfig.
 template <class Data>
 std::optional<SourceConfig> source_of(const Data& data) {
   if constexpr (requires { SourceConfig(data.source); }) {

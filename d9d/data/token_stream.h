@@ -18,16 +18,17 @@ namespace d9d {
 struct TokenStreamOptions {
   std::int64_t vocabulary_size = 0;                // of the model; every token id must be smaller
   std::optional<std::int64_t> max_positions = {};  // of the model: the maximum length of a sequence; none: unlimited
-  bool shows_progress = false;                     // of tokenising, which one rank of a machine does
-  DeviceMeshParameters mesh = {};                  // whose context- and tensor-parallel ranks share each sequence
+  bool shows_progress = false;                     // for the one rank of a machine that tokenises
+  DeviceMeshParameters mesh = {};                  // its context- and tensor-parallel ranks share each sequence
   StreamOptions stream = {};
 };
 
-// The documents of the source (build_documents) in its view (build_view), in batches. Documents are padded to the
-// longest of a microbatch, and these and concatenated sequences to a multiple of the ranks that share a sequence;
-// packed ones have one length. Throws ConfigError or IoError as these do, and ConfigError if sequences are longer than
-// the model's positions, if packed ones cannot be shared by these ranks, or if a mixture has packed sources and others,
-// or sources of two tokenizers. The view "streamed" of a source of rows is StreamedPacks.
+// Reads the documents of the source (build_documents), applies its view (build_view) and batches the samples. Documents
+// are padded to the longest of a microbatch; documents and concatenated sequences are then padded to a multiple of the
+// number of ranks that share a sequence. Packed sequences have a fixed length. Throws the ConfigError or IoError of
+// build_documents() and build_view(), and ConfigError if sequences are longer than max_positions, if these ranks cannot
+// share packed sequences, or if a mixture has both packed and unpacked sources or sources of different tokenizers. The
+// view "streamed" of a source of rows is built as StreamedPacks.
 [[nodiscard]] std::unique_ptr<PackStream<TokenBatch>> build_token_stream(const DataConfig& config,
                                                                          TokenStreamOptions options);
 

@@ -12,17 +12,17 @@
 
 namespace d9d {
 
-// One after the other, cut into sequences of sequence_length: TokenDataset.
+// Documents one after the other, split into sequences of sequence_length: TokenDataset.
 struct ConcatenatedViewConfig {
   static constexpr Tag kTag = {"kind", "concatenated"};
   static constexpr auto fields() { return record<ConcatenatedViewConfig>(); }
 };
 
-// One document a sample, of sequence_length positions at most: DocumentDataset.
+// One document per sample, of at most sequence_length positions: DocumentDataset.
 struct DocumentsViewConfig {
   LongDocuments long_documents = LongDocuments::kRefuse;
-  // > 0: documents of a buffer of this many are sorted by length, so that batches need little padding
-  // (BufferSortedDataset); a multiple of global_batch_size.
+  // If > 0, documents are sorted by length within buffers of this size, so that batches need little padding
+  // (BufferSortedDataset). Must be a multiple of global_batch_size. 0: no sorting.
   std::int64_t sort_buffer_size = 0;
 
   static constexpr Tag kTag = {"kind", "documents"};
@@ -33,7 +33,7 @@ struct DocumentsViewConfig {
   }
 };
 
-// Several documents in a sequence of sequence_length, which do not see each other: PackedDataset.
+// Several documents in a sequence of sequence_length, which do not attend to each other: PackedDataset.
 struct PackedViewConfig {
   LongDocuments long_documents = LongDocuments::kRefuse;
   std::int64_t buffer_size = 1024;  // documents that are packed together

@@ -1,12 +1,13 @@
-// Text of tokens that come one by one, as while a model generates: a character whose bytes are not all there is held
-// back.
+// Decodes tokens one by one, for example while a model generates. A character is held back until all of its bytes are
+// decoded.
 //
 // Example
 //   d9d::DecodeStream stream(tokenizer);
 //   for (const std::uint32_t id : generated) std::cout << stream.step(id) << std::flush;
 //   std::cout << stream.finish();
 //
-// What it returns makes up tokenizer.decode(all ids). One thread an object; the tokenizer outlives it.
+// The concatenation of all results equals tokenizer.decode(all ids). An object may be used by one thread only, and the
+// tokenizer must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +22,9 @@ class DecodeStream {
   explicit DecodeStream(const Tokenizer& tokenizer, const DecodeOptions& options = {})
       : tokenizer_(tokenizer), options_(options) {}
 
-  // What can be said after this token; empty while a character is incomplete.
+  // Returns the text that is complete after this token; it may be empty while a character is incomplete.
   [[nodiscard]] std::string step(std::uint32_t id);
-  // What was held back, as U+FFFD. The stream begins anew.
+  // Returns U+FFFD for bytes that were held back, and resets the stream.
   [[nodiscard]] std::string finish();
 
  private:

@@ -9,7 +9,7 @@
 namespace d9d::detail {
 namespace {
 
-// White space, and what stands for the space in the byte alphabet.
+// Whether offsets exclude the character: white space, and the character that represents the space in the byte alphabet.
 bool is_trimmed(char32_t code_point) { return code_point == 0x120 || (code_point_classes()[code_point] & kSpace) != 0; }
 
 std::uint32_t spaces_before(std::string_view text) {
@@ -32,7 +32,7 @@ std::uint32_t spaces_behind(std::string_view text) {
   return count;
 }
 
-// The same of a token's bytes, where only the space byte is written as one of them.
+// The same for the bytes of a token: in the byte alphabet, only the space byte is such a character.
 std::uint32_t space_bytes_before(std::string_view bytes) {
   return static_cast<std::uint32_t>(std::min(bytes.find_first_not_of(' '), bytes.size()));
 }
@@ -40,14 +40,14 @@ std::uint32_t space_bytes_behind(std::string_view bytes) {
   return static_cast<std::uint32_t>(bytes.size() - (bytes.find_last_not_of(' ') + 1));
 }
 
-// Counts characters up to growing positions.
+// Counts the characters of a text up to positions that usually increase.
 class CharacterCounter {
  public:
   explicit CharacterCounter(std::string_view text) : text_(text) {}
 
-  // The index of the character that has the byte at `position`.
+  // The index of the character that contains the byte at `position`.
   std::int64_t index_of(std::size_t position) {
-    if (position + 1 < counted_) {  // rare: added tokens that overlap
+    if (position + 1 < counted_) {  // rare: only if added tokens overlap
       counted_ = 0;
       num_begun_ = 0;
     }
@@ -112,7 +112,7 @@ void Encoder::encode_words(const Piece& piece) {
   if (!state_.pre_tokenizer.add_prefix_space || piece.text.starts_with(' ')) return encode_words_without_prefix(piece);
   std::string text(1, ' ');
   text.append(piece.text);
-  std::vector<std::uint32_t> origins = {static_cast<std::uint32_t>(piece.origin(0))};  // that of the first character
+  std::vector<std::uint32_t> origins = {static_cast<std::uint32_t>(piece.origin(0))};  // of the space: the first byte
   for (std::size_t i = 0; i < piece.text.size(); ++i) origins.push_back(static_cast<std::uint32_t>(piece.origin(i)));
   encode_words_without_prefix({text, origins.data(), 0});
 }
@@ -153,7 +153,7 @@ std::vector<TokenOffset> Encoder::offsets() const {
     offset.begin = counter.index_of(source.first);
     offset.end = counter.index_of(source.last) + 1;
     for (const bool add_prefix_space : post.trims) {
-      // A single space in front of the text may be the one that was added, which the text does not have.
+      // A single space at the begin of the text may be the one that was added, which is not part of the text.
       const bool is_first = i == 0 || offset.begin == 0;
       const bool keeps = is_first && add_prefix_space && source.spaces_before == 1;
       if (!keeps) offset.begin = std::min<std::int64_t>(offset.begin + source.spaces_before, offset.end);

@@ -1,4 +1,4 @@
-// The tokens of a text.
+// The tokens of an encoded text.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct TokenOffset {
 
 struct Encoding {
   std::vector<std::uint32_t> ids;
-  // One for each id where offsets were asked for, else empty. A token that is a part of a character has the whole
-  // character; one that a template added has (0, 0).
+  // One for each id if offsets were requested, else empty. The range of a token that is only a part of a character is
+  // the whole character; a token that a template added has (0, 0).
   std::vector<TokenOffset> offsets;
 };
 

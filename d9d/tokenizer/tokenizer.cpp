@@ -13,7 +13,7 @@
 namespace d9d {
 namespace {
 
-// Gives the scratch of a call back when the call ends, thrown errors included.
+// Returns the working memory of a call to the pool when the call ends or throws.
 class BorrowedScratch {
  public:
   explicit BorrowedScratch(detail::ScratchPool& pool) : pool_(pool), scratch_(pool.take()) {}

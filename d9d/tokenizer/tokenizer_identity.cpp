@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-// A hash of several texts: their ends count.
+// A hash of a sequence of texts that depends on where each text ends.
 class Hash {
  public:
   void add(std::string_view text) { hash_ = fnv1a(std::string_view("\0", 1), fnv1a(text, hash_)); }
@@ -33,7 +33,8 @@ class Hash {
   std::uint64_t hash_ = fnv1a("");
 };
 
-// The value without what other versions of the tokenizers package leave out or add: defaults, and keys of offsets.
+// The value without members that some versions of the tokenizers package omit: defaults, and keys that affect only
+// offsets.
 json without_defaults(const json& value) {
   if (value.is_array()) {
     json list = json::array();
@@ -50,7 +51,7 @@ json without_defaults(const json& value) {
   return object;
 }
 
-// The two tokens of a merge, of either form.
+// The two tokens of a merge, which is a list or a text with a space.
 std::pair<std::string, std::string> read_merge(const json& merge) {
   if (merge.is_array()) return {merge.at(0).get<std::string>(), merge.at(1).get<std::string>()};
   const auto& text = merge.get_ref<const std::string&>();
@@ -58,7 +59,7 @@ std::pair<std::string, std::string> read_merge(const json& merge) {
   return {text.substr(0, space), space == std::string::npos ? "" : text.substr(space + 1)};
 }
 
-// Hashes what is added to the vocabulary, and how it is found in a text.
+// Hashes the added tokens and their matching options. Returns their ids.
 std::set<std::int64_t> add_added_tokens(const json& added, Hash& all) {
   std::set<std::int64_t> ids;
   if (!added.is_array()) return ids;

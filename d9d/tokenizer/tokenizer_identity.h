@@ -1,4 +1,4 @@
-// Whether two tokenizers give the same ids, whatever their files are called and however they are written.
+// Identifies tokenizers that give the same ids, independently of the names and formatting of their files.
 //
 // Example
 //   if (data.identity() != Tokenizer::from_file("Qwen3-0.6B/tokenizer.json").identity()) refuse();
@@ -10,20 +10,20 @@
 
 namespace d9d {
 
-// Hashes; empty: unknown.
+// Hashes that identify a tokenizer; empty: unknown.
 struct TokenizerIdentity {
-  // Of the ids that text becomes by characters and merges, each with its text. A mark such as <|im_end|> is none,
-  // wherever a file lists it: chat models add and rename marks.
+  // Hash of the ids, each with its text, that ordinary text is encoded to. Markers such as <|im_end|> are excluded,
+  // wherever a file lists them: chat models add and rename markers.
   std::string vocabulary = {};
-  std::string all = {};  // of added tokens, merges, normalisation and splitting too
+  std::string all = {};  // also covers added tokens, merges, normalisation and splitting
 
   friend bool operator==(const TokenizerIdentity&, const TokenizerIdentity&) = default;
 };
 
-// `file`: a tokenizer.json that Tokenizer::from_json takes.
+// The identity of `file`, a tokenizer.json that Tokenizer::from_json accepts.
 [[nodiscard]] TokenizerIdentity identity_of_tokenizer(const nlohmann::json& file);
 
-// The tokenizer.json of text as bytes: each of the ids 0 to 255 is a byte.
+// A tokenizer.json whose tokens are bytes: each of the ids 0 to 255 is a byte.
 [[nodiscard]] std::string byte_tokenizer_json();
 [[nodiscard]] TokenizerIdentity byte_tokenizer_identity();
 

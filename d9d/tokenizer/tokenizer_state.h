@@ -1,4 +1,4 @@
-// What a tokenizer has after its file was read.
+// The state of a tokenizer after its file was read.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace d9d::detail {
 
-// What one call of encode works with.
+// Working memory of one call of encode().
 struct EncodeScratch {
   WordCache cache;
   MergeScratch merges;
@@ -26,7 +26,7 @@ struct EncodeScratch {
   std::vector<AddedMatch> matches_in_piece;
 };
 
-// Scratch is taken and given back, so that the words that one call cached help the next, on whatever thread.
+// Lends working memory to calls, so that words that one call has cached are reused by later calls on any thread.
 class ScratchPool {
  public:
   [[nodiscard]] std::unique_ptr<EncodeScratch> take();
@@ -37,11 +37,11 @@ class ScratchPool {
   std::vector<std::unique_ptr<EncodeScratch>> idle_;
 };
 
-// How a token is written and what it decodes to.
+// The notation of a token, and the bytes that it decodes to.
 struct TokenText {
-  std::string token;  // as id_to_token gives it: in the byte alphabet, of added tokens the normalised content
+  std::string token;  // as id_to_token() returns it: in the byte alphabet, or the normalised content of an added token
   std::string bytes;
-  std::string bytes_in_words;  // those of the vocabulary, also where an added token of the same id decodes to others
+  std::string bytes_in_words;  // by the vocabulary, even if an added token with the same id decodes differently
   bool exists = false;
   bool is_special = false;
 };
@@ -53,8 +53,8 @@ struct TokenizerState {
   std::vector<NormalForm> normal_forms;
   PreTokenizer pre_tokenizer;
   PostProcessor post_processor;
-  LineCut line_cut = LineCut::kNone;  // of whole texts
-  AddedTokenMatcher added_in_text;    // those that are found before normalisation
+  LineCut line_cut = LineCut::kNone;  // for whole texts
+  AddedTokenMatcher added_in_text;    // searched for before normalisation
   AddedTokenMatcher added_in_normalized_text;
   StringMap<TokenId> added_ids;
   std::vector<TokenText> tokens;  // by id

@@ -1,4 +1,4 @@
-// What is wrong with the data of a job is one error with file and row, or is left out and counted.
+// A problem in the data of a job gives one error that names file and row, or the row is skipped and counted.
 #include <filesystem>
 #include <fstream>
 #include <utility>
@@ -25,15 +25,15 @@ struct BadFile {
   const char* kind;
   const char* file;
   const char* problem;
-  const char* place;        // {} is the file
+  const char* place;        // {} stands for the file
   const char* keys = "{}";  // more keys of the source
-  int num_rows = 1;         // that are left out with bad_rows = skip
+  int num_rows = 1;         // rows that are skipped with bad_rows = skip
 };
 
 class BadData : public ::testing::TestWithParam<BadFile> {
  protected:
   static void SetUpTestSuite() {
-    static bool is_done = false;  // once for all suites
+    static bool is_done = false;  // files are written once for all suites
     if (std::exchange(is_done, true)) return;
     std::filesystem::remove_all(folder());
     std::filesystem::create_directories(folder());
@@ -68,7 +68,7 @@ class BadData : public ::testing::TestWithParam<BadFile> {
     std::ofstream(folder() / name, std::ios::binary) << bytes;
   }
 
-  // Reads a pass of the good file and the bad one, as documents of at most 30 positions.
+  // Reads the good and the bad file once, as documents of at most 30 positions.
   void read(const nlohmann::json& more = nlohmann::json::object()) {
     const std::string kind = GetParam().kind, file = GetParam().file;
     const std::string good = "good" + std::filesystem::path(file).extension().string();
@@ -111,7 +111,7 @@ std::string name_of(const ::testing::TestParamInfo<BadFile>& info) {
   return name + (info.param.keys == std::string("{}") ? "" : "_" + std::to_string(info.index));
 }
 
-// Rows that are no text.
+// Rows that are not text.
 constexpr const char* kNumber = R"({"column": "number"})";
 constexpr const char* kMissing = R"({"column": "txt"})";
 const auto kBadRows = ::testing::Values(
@@ -136,7 +136,7 @@ const auto kBadRows = ::testing::Values(
 INSTANTIATE_TEST_SUITE_P(Rows, BadData, kBadRows, name_of);
 INSTANTIATE_TEST_SUITE_P(Ids, BadData, ::testing::Values(BadFile{"tokens", "outside.bin", "got 240", "{}"}), name_of);
 
-// A policy may leave them out.
+// The policy bad_rows may skip these rows.
 class BadRowsOfData : public BadData {};
 
 TEST_P(BadRowsOfData, Are_left_out_and_counted_where_the_policy_says_so) {
@@ -151,7 +151,7 @@ TEST_P(BadRowsOfData, Are_left_out_and_counted_where_the_policy_says_so) {
 }
 INSTANTIATE_TEST_SUITE_P(Rows, BadRowsOfData, kBadRows, name_of);
 
-// What concerns a file is no row: it is an error under every policy, and the message names none.
+// A problem of a whole file is an error under every policy, and its message names no row.
 class BadFilesOfData : public BadData {};
 
 TEST_P(BadFilesOfData, Are_errors_whatever_happens_to_rows) {
@@ -184,7 +184,7 @@ INSTANTIATE_TEST_SUITE_P(
                       BadFile{"jsonl", "object_nan.jsonl", "an object over several lines", "in {}"},
                       BadFile{"jsonl", "table.jsonl", "lines that do not begin with '{'", "in {}"}),
     name_of);
-// Written by the programs that write such files.
+// The files are written by the programs that usually write such formats.
 INSTANTIATE_TEST_SUITE_P(Forms, BadFilesOfData,
                          ::testing::Values(BadFile{"jsonl", "gzip.jsonl", "compressed by gzip", "{}"},
                                            BadFile{"jsonl", "zstd.jsonl", "compressed by zstd", "{}"},
@@ -210,7 +210,7 @@ INSTANTIATE_TEST_SUITE_P(Forms, BadFilesOfData,
                                                    R"({"dtype": "int32", "end_of_document": null})"}),
                          name_of);
 
-// A part file without rows has none.
+// A part file without rows is not an error.
 class EmptyFilesOfData : public BadData {};
 
 TEST_P(EmptyFilesOfData, Have_no_rows_and_are_refused_only_if_all_are_empty) {

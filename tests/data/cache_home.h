@@ -1,4 +1,4 @@
-// Where the tokens of a test are kept.
+// Sets the cache folder of a test.
 #pragma once
 
 #include <cstdlib>
@@ -6,7 +6,7 @@
 
 namespace d9d::test {
 
-// XDG_CACHE_HOME of this process, whose tests run one after the other.
+// Sets XDG_CACHE_HOME of this process, whose tests run one after the other.
 class CacheHome {
  public:
   explicit CacheHome(const std::filesystem::path& folder) { ::setenv("XDG_CACHE_HOME", folder.c_str(), 1); }

@@ -1,4 +1,4 @@
-// Every kind of data in every view, for tests of what must hold for all of them.
+// Data of every kind in every view, for tests of properties that all of them must have.
 #pragma once
 
 #include <filesystem>
@@ -24,7 +24,7 @@
 
 namespace d9d::test {
 
-// A microbatch as numbers: ids, labels, positions and boundaries.
+// The numbers of a microbatch: ids, labels, positions and boundaries.
 using Numbers = std::vector<std::vector<std::int64_t>>;
 
 inline Numbers numbers_of(const TokenBatch& batch) {
@@ -42,21 +42,22 @@ inline std::vector<Numbers> numbers_of(const std::vector<TokenBatch>& pack) {
   return numbers;
 }
 
-// How samples are read ahead: by threads, and as packs.
+// The settings of prefetching: worker threads, and packs.
 struct Ahead {
   std::int64_t num_workers = 0;
   std::int64_t packs = 0;                            // PrefetchOptions::prefetch_factor
-  std::optional<std::int64_t> prefetch_factor = {};  // of the workers; of the view "streamed" they have none
+  std::optional<std::int64_t> prefetch_factor = {};  // of the workers; the view "streamed" has none
 };
 
-// Ranks with their streams of one job.
+// The streams of the ranks of one job.
 using Ranks = std::vector<std::unique_ptr<PackStream<TokenBatch>>>;
 
-// Text of several lengths as files of every kind; tokens are its bytes. A kind, a view, and whether it is shuffled.
+// Texts of several lengths as files of every kind, with bytes as tokens. Parameters: the kind, the view, and whether it
+// is shuffled.
 class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char*, bool>> {
  protected:
   static void SetUpTestSuite() {
-    static bool is_done = false;  // once for all suites
+    static bool is_done = false;  // files are written once for all suites
     if (std::exchange(is_done, true)) return;
     const auto folder = root();
     std::filesystem::remove_all(folder);
@@ -115,7 +116,7 @@ class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char
   static nlohmann::json job() {
     const auto& [kind, view, shuffle] = GetParam();
     nlohmann::json json = {{"kind", kind}};
-    if (kind == std::string("dataset")) {  // the record of 0.16, which has its own view
+    if (kind == std::string("dataset")) {  // the record of d9d 0.16, which has its own view
       json = {{"dataset", (root() / "hub").string()},
               {"split", "train"},
               {"text_column", "text"},
@@ -137,7 +138,7 @@ class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char
     json.update({{"global_batch_size", 4}, {"microbatch_size", 1}, {"num_workers", 0}, {"shuffle", shuffle}});
     return json;
   }
-  // The vocabulary is that of the Megatron file; others have less.
+  // The vocabulary is that of the Megatron file; files of other kinds have smaller ones.
   static std::unique_ptr<PackStream<TokenBatch>> build(const nlohmann::json& json, const StreamOptions& options,
                                                        const Ahead& ahead = {}) {
     nlohmann::json own = json;
@@ -150,7 +151,7 @@ class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char
         PrefetchOptions{.prefetch_factor = ahead.packs});
   }
   static StreamOptions endless(DataParallelRank rank) { return {.rank = rank, .seed = 5, .repeat = true}; }
-  // Microbatches have one sample, so those of a step are the same on any number of ranks.
+  // Microbatches have one sample, so a step has the same microbatches on any number of ranks.
   static std::multiset<Numbers> step_of(const Ranks& ranks) {
     std::multiset<Numbers> step;
     for (const auto& rank : ranks) {

@@ -42,14 +42,14 @@ start = pa.parquet.ParquetFile(folder / "whole.parquet").metadata.row_group(1).c
 damaged[start:start + 20] = b"\xff" * 20
 (folder / "damaged.parquet").write_bytes(damaged)
 damaged = bytearray((folder / "whole.arrow").read_bytes())
-at = damaged.rindex(b"row 100")  # offsets of the second batch's texts stand before
+at = damaged.rindex(b"row 100")  # the offsets of the second batch's texts precede its texts
 damaged[at - 16:at - 8] = b"\xff\xff\xff\x7f" * 2
 (folder / "damaged.arrow").write_bytes(damaged)
 
 pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 123456\n"
 (folder / "pointer.parquet").write_text(pointer)
 
-# Other forms than text in UTF-8.
+# Other formats than UTF-8 text.
 lines = '{"text": "one"}\n{"text": "two"}\n'
 ids = np.arange(1, 81)
 for name, compress in (("gzip", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)):

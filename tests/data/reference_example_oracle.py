@@ -26,7 +26,7 @@ tokenizer.save(folder + "/tokenizer.json")
 rows = load_dataset(folder, split="train", cache_dir=folder + "/cache").take(USE_SAMPLES).shuffle(SEED)
 rows = [tokenizer.encode(text).ids for text in rows["body"]]
 
-# The buffer-sorted order, by its rules.
+# The buffer-sorted order, implemented from its rules.
 draws = random.Random(SEED ^ 0x105E7)
 order = []
 for first in range(0, len(rows), BUFFER):

@@ -1,4 +1,4 @@
-// The record of 0.16's example gives the batches that the reference makes of the same rows and tokenizer.
+// The record of the example of d9d 0.16 gives the same batches as the reference, for the same rows and tokenizer.
 #include <filesystem>
 
 #include <ATen/ATen.h>
@@ -54,7 +54,7 @@ TEST(ReferenceExample, Has_the_batches_of_the_reference_on_one_and_two_ranks) {
       while (auto pack = stream->next()) {
         for (const TokenBatch& batch : *pack) {
           const auto& one = microbatches.at(next++);
-          if (one.at("input_ids").at(0).empty()) {  // documents of less than two tokens: here one position of padding
+          if (one.at("input_ids").at(0).empty()) {  // documents of less than two tokens become one position of padding
             EXPECT_TRUE(at::equal(batch.labels, at::full({batch.labels.size(0), 1}, kIgnoreIndex, at::kLong)));
             continue;
           }

@@ -1,5 +1,5 @@
-// A job continues on its own data alone: other documents of the same number, or of another tokenizer, are refused by
-// name, and copies of its files elsewhere are its data.
+// A job resumes only on its own data. The same number of other documents, or documents of another tokenizer, give an
+// error that names the difference; copies of the files in other places are accepted.
 #include <filesystem>
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ class SameData : public test::SourceTest {
                     {"cache", (folder / "cache").string()},
                     {"view", {{"kind", view}}}});
   }
-  // A tokenizer of bytes that calls two of them otherwise.
+  // A tokenizer of bytes with the ids of two bytes swapped.
   static std::string other_bytes() {
     json file = json::parse(test::byte_tokenizer({"<x>"}));
     std::swap(file["model"]["vocab"]["x"], file["model"]["vocab"]["y"]);
@@ -49,7 +49,8 @@ class SameData : public test::SourceTest {
     }
     return {{"kind", "mixture"}, {"sources", sources}, {"global_batch_size", 1}, {"microbatch_size", 1}};
   }
-  // What a job of `later` says when it continues one of `before` after a step.
+  // The error when a job with the data `later` resumes a job with the data `before` after one step; empty if there is
+  // none.
   static std::string refusal(const json& before, const json& later) {
     const auto saved = build(before);
     (void)saved->next();
@@ -84,7 +85,7 @@ TEST_F(SameData, Is_refused_where_a_prompt_is_now_an_answer) {
                          {"cache", (folder / "cache").string()},
                          {"prompt_column", "p"},
                          {"view", {{"kind", "documents"}}}});
-  write("b.jsonl", "{\"p\": \"ab\", \"text\": \"cdef\"}\n{\"p\": \"g\", \"text\": \"hi\"}\n");  // the same tokens
+  write("b.jsonl", "{\"p\": \"ab\", \"text\": \"cdef\"}\n{\"p\": \"g\", \"text\": \"hi\"}\n");  // other targets
   json later = before;
   later["paths"] = {(folder / "b.jsonl").string()};
   EXPECT_EQ(refusal(before, before), "");
@@ -126,7 +127,7 @@ TEST_F(SameData, Is_named_by_its_tokenizer_and_source) {
   EXPECT_THAT(refusal(mixture(before), mixture(other)), HasSubstr("got other documents in source 1"));
 }
 
-// A base and a chat tokenizer, or one whose file was written again.
+// For example a base and a chat tokenizer, or a tokenizer whose file was rewritten.
 TEST_F(SameData, Is_that_of_any_tokenizer_that_gives_the_same_ids) {
   for (const std::string view : {"documents", "packed", "streamed"}) {
     json before = lines("a.jsonl", view, {"abcdefghi", "jklmnopqr", "stuvwxyza"});
@@ -135,7 +136,7 @@ TEST_F(SameData, Is_that_of_any_tokenizer_that_gives_the_same_ids) {
     later["tokenizer"] = write("written_again.json", json::parse(test::byte_tokenizer({"<x>"})).dump(2));
     EXPECT_EQ(refusal(before, later), "") << view;
     later["tokenizer"] = write("chat.json", test::byte_tokenizer({"<x>", "<|im_start|>", "<|im_end|>"}));
-    const bool is_known = view != "streamed";  // what is not read yet might have such a token
+    const bool is_known = view != "streamed";  // rows that are not read yet might contain such a token
     EXPECT_THAT(refusal(before, later), HasSubstr(is_known ? "" : "got tokens of another tokenizer.")) << view;
     EXPECT_EQ(refusal(before, later).empty(), is_known) << view;
   }
@@ -158,7 +159,7 @@ TEST_F(SameData, Of_a_mixture_may_have_a_base_and_a_chat_tokenizer) {
               AllOf(HasSubstr("\"tokenizer\""), HasSubstr("hf download")));
 }
 
-// Node-local copies, and files that something has touched.
+// For example node-local copies, or files whose time has changed.
 TEST_F(SameData, Is_its_content_and_not_its_path_or_time) {
   for (const std::string view : {"packed", "streamed"}) {
     const json before = lines("a.jsonl", view, {"abcdefghi", "jklmnopqr", "stuvwxyza"});
@@ -176,7 +177,7 @@ TEST_F(SameData, Is_its_content_and_not_its_path_or_time) {
   }
 }
 
-// Checkpoints of earlier versions do not say what their data was.
+// Checkpoints of earlier versions do not contain the identity of their data.
 TEST_F(SameData, Is_not_compared_where_the_saved_run_did_not_know_it) {
   const auto saved = build(lines("a.jsonl", "documents", {"abcdefghi", "jklmnopqr"}));
   json state = saved->state();

@@ -1,4 +1,5 @@
-// Every kind of data in every view: the same samples on any number of ranks and workers, and after any interruption.
+// Data of every kind in every view gives the same samples on any number of ranks and workers, and after any
+// interruption.
 #include <malloc.h>
 
 #include <gmock/gmock.h>
@@ -28,7 +29,7 @@ TEST_P(Kinds, Have_the_same_samples_in_a_step_on_any_number_of_ranks_and_workers
   const Ranks one = ranks_of(job(), 1), workers = ranks_of(job(), 1, {.num_workers = 4, .packs = 3});
   const Ranks two = ranks_of(job(), 2, {.num_workers = 1, .packs = 1, .prefetch_factor = 3});
   const Ranks four = ranks_of(job(), 4, {.num_workers = 3, .packs = 2, .prefetch_factor = 1});
-  for (int step = 0; step < 12; ++step) {  // several epochs of the smaller ones
+  for (int step = 0; step < 12; ++step) {  // several epochs of the smaller datasets
     const auto expected = step_of(one);
     EXPECT_EQ(step_of(workers), expected) << step;
     EXPECT_EQ(step_of(two), expected) << step;
@@ -58,8 +59,8 @@ TEST_P(Kinds, Are_the_same_on_all_stages_of_a_pipeline) {
   }
 }
 
-// A job of two ranks is killed after each step and goes on with one, then four, and reads ahead in another way each
-// time: each number of ranks has each number of workers and of packs.
+// A job of two ranks is killed after each step and resumes with one, then four ranks, and with other prefetching each
+// time: each number of ranks is combined with each number of workers and of packs.
 TEST_P(Kinds, Resume_at_any_pack_on_other_ranks_and_workers) {
   const std::int64_t sizes[] = {2, 1, 4}, num_workers[] = {0, 1, 4};
   const Ranks uninterrupted = ranks_of(job(), 1);
@@ -138,7 +139,7 @@ TEST_P(KindsOnce, Have_every_document_once_in_a_pass) {
     for (const TokenBatch& batch : *pack) {
       std::string row;
       for (const std::int64_t id : values(batch.input_ids)) row += static_cast<char>(id);
-      for (std::size_t at = 0; at < row.size();) {  // without the end, which is only a label
+      for (std::size_t at = 0; at < row.size();) {  // the token that ends a document is only a label
         if (row[at] == '\0') break;
         std::size_t end = at + 1;
         const auto positions = values(batch.position_ids);
@@ -231,7 +232,7 @@ TEST_F(KindsOfOneJob, Refuse_or_cut_documents_longer_than_a_sequence) {
   }
 }
 
-// The prompts of pairs are read and not predicted.
+// The prompts of pairs are inputs and not predicted.
 TEST_F(KindsOfOneJob, Do_not_predict_the_prompts_of_pairs) {
   nlohmann::json json = source("jsonl");
   add_view(json, "documents");

@@ -67,7 +67,7 @@ TEST_F(TokenStream, Of_sequences_longer_than_the_positions_of_the_model_is_refus
               AllOf(HasSubstr("sequence_length = 2"), HasSubstr("max_position_ids = 1")));
 }
 
-// Ranks that share a sequence have equally many of its positions.
+// Ranks that share a sequence must get equal numbers of positions.
 TEST_F(TokenStream, Pads_sequences_for_the_ranks_that_share_them_unless_they_are_packed) {
   TokensDataConfig data = config();
   data.source.end_of_document = 40;
@@ -161,7 +161,7 @@ TEST_F(TokenStream, Refuses_options_of_workers_without_workers) {
   TokensDataConfig prefetching = without, persistent = without, waiting = without;
   prefetching.loader.prefetch_factor = 2;
   persistent.loader.persistent_workers = true;
-  waiting.loader.timeout = 1.5;  // a read has an end without workers too
+  waiting.loader.timeout = 1.5;  // a timeout is allowed without workers too
   EXPECT_NO_THROW((void)build(without));
   EXPECT_NO_THROW((void)build(waiting));
   for (const auto& bad : {prefetching, persistent}) {
@@ -178,7 +178,7 @@ TEST_F(TokenStream, Waits_five_minutes_for_data_unless_another_time_is_asked_for
   }
 }
 
-// A sample is the thread that read it.
+// A sample is the id of the thread that read it.
 struct ReaderOfSamples {
   std::int64_t size() const { return 4; }
   at::Tensor get(std::int64_t /*index*/) const {

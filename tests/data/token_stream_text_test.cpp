@@ -1,4 +1,4 @@
-// The keys with which a job reads text: each changes what it reads.
+// Each key of a job that reads text changes what it reads.
 #include <filesystem>
 #include <fstream>
 
@@ -36,7 +36,7 @@ class TextOfAJob : public test::SourceTest {
     return test::message_of<ConfigError>([&] { (void)build(json); });
   }
 
-  // What is said while the stream is built, and so many packs are read.
+  // The log while the stream is built and `num_packs` packs are read.
   static std::string log_of(const nlohmann::json& json, int num_packs = 0) {
     std::string log;
     const Logger logger = Logger().with_sink([&](std::string_view line) { log += line; });
@@ -45,7 +45,7 @@ class TextOfAJob : public test::SourceTest {
     return log;
   }
 
-  // One document a pack.
+  // One document per pack.
   nlohmann::json documents(const std::string& kind, const std::vector<std::string>& paths) const {
     return {{"kind", kind},         {"paths", paths},         {"cache", (folder / "cache").string()},
             {"sequence_length", 9}, {"global_batch_size", 1}, {"view", {{"kind", "documents"}}},
@@ -94,7 +94,7 @@ TEST_F(TextOfAJob, Of_bytes_is_no_compressed_file) {
   EXPECT_THAT(test::message_of<IoError>([&] { (void)read(documents("text", {path})); }), HasSubstr("gzip"));
 }
 
-// A model stops where it has learned to.
+// Without such a token a model does not learn to stop.
 TEST_F(TextOfAJob, Without_a_token_that_ends_a_document_is_told) {
   constexpr const char* kWarning = "no token ends a document";
   const auto path =
@@ -122,7 +122,7 @@ TEST_F(TextOfAJob, Without_a_token_that_ends_a_document_is_told) {
   EXPECT_THAT(log_of(bytes), Not(HasSubstr(kWarning)));
 }
 
-// Lengths of 2 and 8 in turn.
+// Documents alternate between 2 and 8 positions.
 TEST_F(TextOfAJob, Is_sorted_in_buffers_of_the_size_that_the_key_says) {
   std::string text;
   for (int i = 0; i < 8; ++i) text += "{\"text\": \"" + std::string(i % 2 == 0 ? 3 : 9, 'a') + "\"}\n";
@@ -142,7 +142,7 @@ TEST_F(TextOfAJob, Is_sorted_in_buffers_of_the_size_that_the_key_says) {
   EXPECT_EQ(num_padded(4), 0);
 }
 
-// Of 6, 6, 3 and 3 positions, two fill a sequence of 9 if they are in one buffer.
+// Documents of 6, 6, 3 and 3 positions. A 6 and a 3 fill a sequence of 9 if they are in one buffer.
 TEST_F(TextOfAJob, Is_packed_in_buffers_of_the_size_that_the_key_says) {
   std::string text;
   for (const int length : {7, 7, 4, 4}) text += "{\"text\": \"" + std::string(length, 'a') + "\"}\n";
@@ -184,7 +184,7 @@ TEST_F(TextOfAJob, Names_the_key_of_a_tokenizer_that_is_not_there) {
 
 TEST_F(TextOfAJob, Of_a_vocabulary_without_a_byte_has_bad_rows_where_it_occurs) {
   nlohmann::json tokenizer = nlohmann::json::parse(test::byte_tokenizer());
-  const std::string name = "\u0104";  // of byte 4
+  const std::string name = "\u0104";  // represents byte 4
   tokenizer["model"]["vocab"]["unused"] = tokenizer["model"]["vocab"].at(name);
   tokenizer["model"]["vocab"].erase(name);
   nlohmann::json json = documents("jsonl", {write("a.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"a\\u0004\"}\n")});
@@ -246,7 +246,7 @@ TEST_F(TextOfAJob, Is_that_of_the_split_in_folders_of_datasets) {
   EXPECT_THAT(error_of(json), HasSubstr("paths of one format"));
 }
 
-// 60 documents of 3 to 20 tokens, streamed to the second of two ranks.
+// The second of two ranks streams 60 documents of 3 to 20 tokens.
 class StreamedTextOfAJob : public TextOfAJob {
  protected:
   void SetUp() override {
@@ -269,7 +269,7 @@ class StreamedTextOfAJob : public TextOfAJob {
             {"microbatch_size", 1},
             {"num_workers", 0}};
   }
-  // The stream that job() means.
+  // The options of the stream that job() describes.
   static StreamedOptions options() {
     return {.part = {.tokenize = {.end_of_document = '.'},
                      .max_positions = 24,
@@ -291,7 +291,7 @@ class StreamedTextOfAJob : public TextOfAJob {
         all.push_back(values(batch.labels));
         all.push_back({batch.input_ids.size(0)});
       }
-      all.emplace_back();  // the end of a pack
+      all.emplace_back();  // marks the end of a pack
     }
     return all;
   }

@@ -31,14 +31,16 @@ namespace d9d {
 struct LoaderOptions {
   std::int64_t num_workers = 0;      // threads; 0: next() reads in the calling thread
   std::int64_t prefetch_factor = 2;  // microbatches that each worker reads ahead
-  // How long next() waits for a microbatch; with 0 workers a thread reads while next() waits. 0: for ever.
+  // How long next() waits for a microbatch; with 0 workers and a timeout, a thread reads while next() waits. 0: for
+  // ever.
   double timeout_seconds = 0;
-  // The same for the first microbatch, for which a dataset may open its files, where this is more. Without a
-  // timeout_seconds there is none either.
+  // The timeout of the first microbatch, if it is longer than timeout_seconds: the dataset may open its files for that
+  // microbatch. Has no effect if timeout_seconds is 0.
   double first_timeout_seconds = 0;
-  // How long stopping waits for reads that have begun, and next() for one after the job was asked to stop.
+  // How long stopping waits for reads that have begun, and how long next() waits for one after the job was asked to
+  // stop.
   std::chrono::duration<double> patience = kDefaultPatience;
-  Logger log = Logger();  // is told of reads that last long, or are abandoned
+  Logger log = Logger();  // warns of reads that take long or are abandoned
 };
 
 namespace detail {
@@ -46,7 +48,7 @@ namespace detail {
 void check_loader_options(const LoaderOptions& options);
 // Call it inside a catch handler: the exception being handled is nested in the IoError and repeated in its text.
 [[noreturn]] void throw_sample_error(std::int64_t sample, const char* what);
-// The limit of a wait: for the first microbatch, or a later one. 0: none.
+// The timeout for the first microbatch or a later one. 0: none.
 [[nodiscard]] double timeout_seconds(const LoaderOptions& options, bool is_first);
 [[noreturn]] void throw_timeout(const LoaderOptions& options, bool is_first, const std::vector<std::int64_t>& samples);
 [[noreturn]] void throw_stopped(const std::vector<std::int64_t>& samples);
@@ -55,18 +57,18 @@ void warn_long_wait(const LoaderOptions& options, bool is_first, const std::vect
                     double seconds);
 void warn_left_behind(const LoaderOptions& options, const std::vector<std::int64_t>& samples);
 
-// Whether a collate makes a Batch of samples that the dataset returns.
+// Whether a collate function turns samples that the dataset returns into a Batch.
 template <class Batch, class AnyDataset, class Collate>
 inline constexpr bool kCollates =
     std::is_invocable_r_v<Batch, const Collate&,
                           std::span<const std::remove_cvref_t<decltype(std::declval<AnyDataset&>().get(0))>>>;
 
-// Whether a sample can be made one that counts nowhere.
+// Whether a sample can be turned into padding, which counts nowhere.
 template <class Sample>
 concept BecomesPadding = requires(Sample& sample) {
   make_padding(sample);
 };
-// Throws ConfigError if a rank would read a sample that another one has.
+// Throws ConfigError if the sampler needs padding: a rank would read a sample that another rank has already.
 void check_no_padding(const GlobalBatchSampler& sampler);
 }  // namespace detail
 
@@ -74,9 +76,9 @@ template <class Batch>
 class DataLoader {
  public:
   // `dataset` is a Dataset<Sample>; `collate` makes a Batch from std::span<const Sample>, the samples of a microbatch.
-  // All workers call both concurrently. Where the sampler fills places (SampleKey::is_padding), the function
-  // `void make_padding(Sample&)`, declared beside Sample, makes of a sample one that counts nowhere: as it is for
-  // TokenSample. Throws ConfigError if there is no such function then.
+  // All workers call both concurrently. If the sampler needs padding (SampleKey::is_padding), `void
+  // make_padding(Sample&)`, a function declared beside Sample, turns a sample into one that counts nowhere; TokenSample
+  // has one. Throws ConfigError if padding is needed and there is no such function.
   template <class AnyDataset, class Collate>
   DataLoader(std::shared_ptr<AnyDataset> dataset, Collate collate, GlobalBatchSampler sampler, LoaderOptions options)
       : sampler_(std::move(sampler)), options_(std::move(options)) {
@@ -106,7 +108,7 @@ class DataLoader {
     }
   }
 
-  // Lets the workers begin to read the first microbatches. Otherwise the first call of next() does so.
+  // Starts the workers, which begin to read the first microbatches. Otherwise the first call of next() starts them.
   void start() {
     if (reads_itself() || workers_) return;
     const auto warn = [sampler = sampler_, options = options_](const std::vector<std::int64_t>& microbatches) {
@@ -127,10 +129,10 @@ class DataLoader {
 
   // Returns the next microbatch; nullopt after the last. Throws IoError that names the sample that could not be read,
   // or the samples that were not read within the timeout, or soon after Ctrl-C; the position then does not change. A
-  // read that lasts long is told of, half the timeout or a minute after it was asked for, then once a minute.
-  // load_state() and the destructor stop the workers. They wait for reads that have begun, for at most `patience`, and
-  // do not wait again if next() has timed out. A read that still hangs is abandoned with a warning that names its
-  // samples; its thread keeps the dataset alive until the read returns.
+  // warning is logged when a read takes long: after half the timeout or a minute, then once a minute. load_state() and
+  // the destructor stop the workers. They wait for reads that have begun, for at most `patience`, and do not wait again
+  // if next() has timed out. A read that still hangs is abandoned with a warning that names its samples; its thread
+  // keeps the dataset alive until the read returns.
   [[nodiscard]] std::optional<Batch> next() {
     if (const auto end = size(); end && num_consumed_ >= *end) return std::nullopt;
     Batch batch = reads_itself() ? read_(num_consumed_) : take();
@@ -145,7 +147,7 @@ class DataLoader {
   // Number of microbatches from the start; nullopt if endless.
   [[nodiscard]] std::optional<std::int64_t> size() const { return sampler_.num_microbatches(); }
 
-  // Whether next() says for which samples it waits.
+  // Whether next() logs for which samples it waits.
   [[nodiscard]] bool tells_of_long_waits() const { return !reads_itself(); }
 
   [[nodiscard]] nlohmann::json state() const { return sampler_.state(num_consumed_); }
@@ -172,7 +174,7 @@ class DataLoader {
   LoaderOptions options_;
   std::function<Batch(std::int64_t)> read_;  // reads the microbatch with the given index
   std::int64_t num_consumed_ = 0;
-  bool has_read_ = false;  // a microbatch, from any position
+  bool has_read_ = false;  // next() has returned a microbatch since construction
   std::unique_ptr<OrderedWorkers<Batch>> workers_;
 };
 

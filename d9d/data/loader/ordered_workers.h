@@ -27,7 +27,7 @@
 namespace d9d {
 
 inline constexpr std::chrono::seconds kDefaultPatience{5};
-inline constexpr std::chrono::duration<double> kLongestWait{1e8};  // years; clocks overflow with longer times
+inline constexpr std::chrono::duration<double> kLongestWait{1e8};  // three years; clocks overflow with longer times
 
 // How a thread waits for a result.
 struct ResultWait {
@@ -48,9 +48,9 @@ class OrderedWork {
     // Maximum number of results that are computed or in progress but not yet taken. 0: a result is computed when it is
     // asked for.
     std::int64_t num_ahead = 1;
-    // How long the destructor waits for calls of make() that have begun, and take_within() for a result after the job
-    // was asked to stop (base/interrupt.h); and a function that is told the sorted indices of the calls that the
-    // destructor abandons.
+    // `patience`: how long the destructor waits for calls of make() that have begun, and how long take_within() waits
+    // for a result after the job was asked to stop (base/interrupt.h). `on_left_behind` gets the sorted indices of the
+    // calls that the destructor abandons.
     std::chrono::duration<double> patience = kDefaultPatience;
     std::function<void(const std::vector<std::int64_t>& indices)> on_left_behind = {};
   };
@@ -121,7 +121,7 @@ class OrderedWork {
   bool comes_in_time(std::unique_lock<std::mutex>& lock, const Slot& slot, const ResultWait& wait) {
     using Clock = std::chrono::steady_clock;
     using Milliseconds = std::chrono::milliseconds;
-    constexpr Milliseconds kLook{50};  // signals wake no thread
+    constexpr Milliseconds kLook{50};  // polling interval for a stop request: signals wake no thread
     const std::chrono::duration<double> timeout =
         wait.timeout.count() > 0 ? std::min(wait.timeout, kLongestWait) : kLongestWait;
     const Clock::time_point begin = Clock::now();
@@ -130,7 +130,7 @@ class OrderedWork {
     while (true) {
       const std::chrono::duration<double> left = timeout - (Clock::now() - begin);
       const auto is_ready = [&slot] { return !std::holds_alternative<std::monostate>(slot); };
-      // Looks at the time of the line too, which may come before the timeout by less than a look.
+      // Wakes up when on_long_wait is due too: the timeout may follow within the polling interval.
       const std::chrono::duration<double> to_line = next_line - (Clock::now() - begin);
       const std::chrono::duration<double> look =
           wait.on_long_wait && to_line.count() > 0 ? std::min<std::chrono::duration<double>>(to_line, kLook) : kLook;
@@ -165,8 +165,8 @@ class OrderedWork {
   std::int64_t next_to_take_;
   std::int64_t next_to_make_;
   std::vector<Slot> slots_;                          // result i is stored in slot i mod num_ahead
-  std::vector<std::optional<std::int64_t>> making_;  // by worker
-  bool is_wanted_ = false;                           // a take() waits
+  std::vector<std::optional<std::int64_t>> making_;  // index that each worker computes
+  bool is_wanted_ = false;                           // a take() is waiting
   bool is_stuck_ = false;                            // the last take() timed out
 };
 

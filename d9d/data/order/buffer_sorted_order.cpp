@@ -14,7 +14,7 @@ namespace d9d {
 
 namespace {
 
-constexpr std::uint64_t kLegacySeedMask = 0x105E7;  // of the reference, on its seeds
+constexpr std::uint64_t kLegacySeedMask = 0x105E7;  // the reference applies XOR with it to its seed
 
 std::vector<std::int64_t> permuted(const std::vector<std::int64_t>& items, std::uint64_t seed, std::int64_t stream) {
   std::vector<std::int64_t> result;
@@ -78,7 +78,7 @@ BufferSortedOrder::Items BufferSortedOrder::keyed(std::int64_t epoch, std::int64
   return result;
 }
 
-// The state of the generator at a buffer depends on all buffers before it, which are computed for it.
+// The state of the generator at a buffer depends on all buffers before it, so these are computed too.
 BufferSortedOrder::Items BufferSortedOrder::legacy(std::int64_t buffer) const {
   const std::lock_guard lock(legacy_mutex_);
   if (!legacy_random_ || buffer < legacy_next_) {

@@ -1,15 +1,16 @@
-// An order in which neighbours have similar sort keys (lengths), so that batches of them need little padding, and which
-// is random otherwise. It is computed a buffer at a time.
+// A random order in which neighbours have similar sort keys (lengths), so that batches need little padding. It is
+// computed one buffer at a time.
 //
 // Example
 //   BufferSortedOrder order({.size = dataset.size(), .sort_key = lengths, .buffer_size = 1024, .pack_size = 64,
 //                            .seed = 1337, .shuffle = true});
 //   const std::int64_t sample = order(/*index=*/17, /*epoch=*/0);
 //
-// The items of buffer b are those at [b * buffer_size, (b + 1) * buffer_size) of the dataset, or, with `shuffle`, of a
-// permutation of (seed, epoch). They are sorted by key, ties at random, and cut into packs of pack_size; then the packs
-// are shuffled, and the items of each pack. A rest that fills no pack stays last in its buffer, so that packs are
-// global batches where pack_size is their size. All random choices are functions of (seed, epoch, buffer).
+// Buffer b consists of the items at [b * buffer_size, (b + 1) * buffer_size) of the dataset or, with `shuffle`, of a
+// permutation that depends on (seed, epoch). They are sorted by key, with ties in random order, and split into packs of
+// pack_size. Then the packs are shuffled, and the items within each pack. Items that do not fill a pack stay at the end
+// of their buffer, so packs are global batches if pack_size is the global batch size. All random choices are functions
+// of (seed, epoch, buffer).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ namespace d9d {
 
 enum class BufferOrder {
   kKeyed,   // as above
-  kLegacy,  // epoch 0 in the order of d9d 0.24, read in order from the start, with init_seed = seed; others as above
+  kLegacy,  // epoch 0 as in d9d 0.24 when read in order from the start with init_seed = seed; later epochs as above
 };
 constexpr auto enum_names(BufferOrder) {
   return std::to_array<EnumName<BufferOrder>>({{BufferOrder::kKeyed, "keyed"}, {BufferOrder::kLegacy, "legacy"}});
@@ -36,11 +37,11 @@ class BufferSortedOrder {
  public:
   struct Options {
     std::int64_t size = 0;
-    std::function<std::int64_t(std::int64_t)> sort_key;  // of an item; called concurrently
+    std::function<std::int64_t(std::int64_t)> sort_key;  // sort key of an item; called concurrently
     std::int64_t buffer_size = 1;
     std::int64_t pack_size = 1;
     std::uint64_t seed = 0;
-    bool shuffle = false;  // items change buffers with the epoch; not in the legacy order of epoch 0
+    bool shuffle = false;  // each epoch assigns items to buffers anew; no effect in the legacy epoch 0
     BufferOrder order = BufferOrder::kKeyed;
   };
 
@@ -48,8 +49,8 @@ class BufferSortedOrder {
   // multiple of pack_size.
   explicit BufferSortedOrder(Options options);
 
-  // The item at `index` in `epoch`; expects 0 <= index < size. Thread-safe. Takes as long as sorting a buffer where the
-  // buffer is none of the last few.
+  // The item at `index` in `epoch`; expects 0 <= index < size. Thread-safe. Sorts a buffer unless it is one of the few
+  // that were used last.
   [[nodiscard]] std::int64_t operator()(std::int64_t index, std::int64_t epoch) const;
 
  private:
@@ -61,7 +62,7 @@ class BufferSortedOrder {
   Options options_;
   mutable RecentBuffers<Items> recent_;
   mutable std::mutex legacy_mutex_;                         // guards both members below
-  mutable std::optional<PythonRandom> legacy_random_ = {};  // as it is at the begin of buffer legacy_next_
+  mutable std::optional<PythonRandom> legacy_random_ = {};  // its state at the begin of buffer legacy_next_
   mutable std::int64_t legacy_next_ = 0;
 };
 

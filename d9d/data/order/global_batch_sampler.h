@@ -26,20 +26,20 @@ struct DataParallelRank {
   std::int64_t size = 1;
 };
 
-// A sample of a dataset that is passed over again and again.
+// A sample of a dataset in one of several passes over it.
 struct SampleKey {
   std::int64_t index = 0;  // in the dataset
   std::int64_t epoch = 0;
-  bool is_padding = false;  // another rank has the sample already: this one only fills a microbatch, and counts nowhere
+  bool is_padding = false;  // another rank has the sample already: it only fills a microbatch here and is not counted
 };
 
 class GlobalBatchSampler {
  public:
   struct Options {
     std::int64_t dataset_size = 0;
-    std::string dataset_order = {};  // names the order that the dataset has by itself; resume() compares it
-    // What the dataset is, whatever its files are called; a list with an object for each of its sources, such as
-    // to_json(DocumentsIdentity). resume() compares it where both runs know it; null: unknown.
+    std::string dataset_order = {};  // names the dataset's internal order; resume() compares it
+    // Identifies the contents of the dataset independently of file names: a list with an object for each source, such
+    // as to_json(DocumentsIdentity). resume() compares it if both runs have one; null: unknown.
     nlohmann::json dataset_identity = nullptr;
     std::int64_t global_batch_size = 1;
     std::int64_t microbatch_size = 1;
@@ -49,8 +49,8 @@ class GlobalBatchSampler {
     std::uint64_t seed = 0;
     // What happens to the samples after the last full global batch. true: they are dropped, and every microbatch has
     // microbatch_size samples. false: they are distributed like the others, and all ranks have the same number of
-    // microbatches. Where too few are left for that, the last sample fills places as padding (is_padding): in
-    // sequential order until all ranks have the same number of samples, in chunked order as a microbatch of its own.
+    // microbatches. If too few are left for that, the last sample is repeated as padding (is_padding): in sequential
+    // order until all ranks have the same number of samples, in chunked order as a separate microbatch.
     bool drop_last = true;
     // Endless: position p is sample p mod dataset_size of epoch p div dataset_size, and each epoch has its own order.
     // No samples are left over then.
@@ -63,30 +63,30 @@ class GlobalBatchSampler {
   // Number of microbatches of one rank; nullopt if endless.
   [[nodiscard]] std::optional<std::int64_t> num_microbatches() const;
 
-  // How many places padding fills, over all ranks.
+  // The number of padding samples, over all ranks.
   [[nodiscard]] std::int64_t num_padding() const;
 
-  // The samples of microbatch `index` of this rank, and their dataset indices alone. Thread-safe.
+  // The samples of microbatch `index` of this rank; samples() returns only their dataset indices. Thread-safe.
   [[nodiscard]] std::vector<SampleKey> sample_keys(std::int64_t index) const;
   [[nodiscard]] std::vector<std::int64_t> samples(std::int64_t index) const;
 
-  // The number of microbatch `index` among the microbatches of its step on all ranks. A microbatch of the same samples
-  // has the same number in a job of one rank if, in chunked order, microbatch_size divides a rank's part of the step,
-  // or if, in sequential order, microbatch_size is 1.
+  // The number of microbatch `index` among the microbatches of its step on all ranks. A job of one rank gives a
+  // microbatch of the same samples the same number if, in chunked order, microbatch_size divides a rank's part of the
+  // step, or if, in sequential order, microbatch_size is 1.
   [[nodiscard]] std::int64_t number_in_step(std::int64_t index) const;
 
   // The position of a rank that has returned `num_consumed` microbatches. It is the same on all ranks.
   [[nodiscard]] nlohmann::json state(std::int64_t num_consumed) const;
 
-  // The inverse of state(). Throws StateError that names what differs: the dataset and its order must be those of the
-  // saved run, of which the first is compared by its identity. Batch sizes and rank count may differ if the position is
-  // the start of a global batch with both.
+  // The inverse of state(). Throws StateError that names what differs: the dataset (compared by dataset_identity) and
+  // its order must be those of the saved run. Batch sizes and rank count may differ if the position is the start of a
+  // global batch with both the saved and the new sizes.
   [[nodiscard]] std::int64_t resume(const nlohmann::json& state) const;
 
  private:
-  [[nodiscard]] std::int64_t num_left() const;  // after the last full global batch; 0 if they are dropped
-  [[nodiscard]] std::int64_t samples_in_step(std::int64_t step) const;       // of all ranks
-  [[nodiscard]] std::int64_t microbatches_in_step(std::int64_t step) const;  // of a rank
+  [[nodiscard]] std::int64_t num_left() const;  // samples after the last full global batch; 0 if dropped
+  [[nodiscard]] std::int64_t samples_in_step(std::int64_t step) const;       // on all ranks
+  [[nodiscard]] std::int64_t microbatches_in_step(std::int64_t step) const;  // on one rank
   [[nodiscard]] SampleKey sample_at(std::int64_t position) const;            // in the global order
 
   Options options_;

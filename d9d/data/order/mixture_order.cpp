@@ -32,8 +32,8 @@ MixtureOrder::MixtureOrder(const std::vector<double>& weights) {
   }
 }
 
-// Sample j of source s is due at (2j + 1) / (2 W_s). Before it come, of source r with weight W_r, those i with
-// (2i + 1) W_s < (2j + 1) W_r, and of sources before s also that with equality.
+// Sample j of source s is due at (2j + 1) / (2 W_s). Samples i of source r with weight W_r precede it if (2i + 1) W_s <
+// (2j + 1) W_r; sources before s precede it also in case of equality.
 std::int64_t MixtureOrder::position_of(const Place& place) const {
   const Wide own = weights_[place.source];
   Wide position = 0;
@@ -53,7 +53,8 @@ MixtureOrder::Place MixtureOrder::operator()(std::int64_t position) const {
   const Wide sum = std::accumulate(weights_.begin(), weights_.end(), std::int64_t{0});
   const std::int64_t num_sources = std::ssize(weights_);
   for (std::int64_t source = 0; source < num_sources; ++source) {
-    // Position and time differ by half a sample of each source at most.
+    // Position and time, in samples, differ by at most half a sample per source, so the index is close to the source's
+    // share of `position`.
     const auto near = static_cast<std::int64_t>(Wide{position} * weights_[source] / sum);
     std::int64_t low = std::max<std::int64_t>(near - num_sources - 1, 0), high = near + num_sources + 2;
     while (low < high) {

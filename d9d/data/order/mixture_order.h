@@ -1,14 +1,14 @@
-// Which source of a weighted mixture each position takes, and how many the source has given before. Endless, and any
-// position is computed by itself.
+// Maps each position of a weighted mixture to a source and to the index of the sample among those of that source. The
+// order is endless, and any position is computed independently of the others.
 //
 // Example
 //   const MixtureOrder order({0.7, 0.3});
 //   const MixtureOrder::Place place = order(1000);        // source 1, its 300th: {.source = 1, .index = 300}
 //
-// Sample j of a source of weight w is due at time (j + 1/2) / w; positions are the samples in the order of these times,
-// equal ones by source. So at every time t a source has given t * w samples, within half a sample: what Webster's
-// method of apportionment gives. Weights are kept as multiples of 2^-32 of their sum. Source: M. L. Balinski, H. P.
-// Young, "Fair representation", 1982.
+// Sample j of a source of weight w is due at time (j + 1/2) / w. Positions number the samples in the order of these
+// times, and equal times in the order of sources. So by any time t a source has given t * w samples, within half a
+// sample: this is Webster's method of apportionment. Weights are kept as multiples of 2^-32 of their sum. Source: M. L.
+// Balinski, H. P. Young, "Fair representation", 1982.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class MixtureOrder {
  public:
   struct Place {
     std::int64_t source = 0;
-    std::int64_t index = 0;  // among the source's samples, from 0 on without end
+    std::int64_t index = 0;  // among the source's samples, counted from 0 without end
     friend bool operator==(const Place&, const Place&) = default;
   };
 
@@ -30,7 +30,7 @@ class MixtureOrder {
   // Expects position >= 0. Thread-safe.
   [[nodiscard]] Place operator()(std::int64_t position) const;
 
-  // The position of a source's sample, the inverse of the above.
+  // The inverse of operator(): the position of a source's sample.
   [[nodiscard]] std::int64_t position_of(const Place& place) const;
 
  private:

@@ -10,7 +10,7 @@ std::int64_t num_microbatches_for_global_batch(const BatchSizes& sizes) {
             "[data::num_microbatches] expected sizes > 0, got data_parallel_size = ", data_parallel_size,
             ", global_batch_size = ", global_batch_size, ", microbatch_size = ", microbatch_size,
             ". Correct the sizes of the batch; in a job they are data.global_batch_size and data.microbatch_size.");
-  const bool is_divisible =  // one factor after the other: their product might overflow
+  const bool is_divisible =  // divides by one factor after the other, as their product might overflow
       global_batch_size % microbatch_size == 0 && global_batch_size / microbatch_size % data_parallel_size == 0;
   D9D_CHECK(
       is_divisible, ConfigError,

@@ -14,7 +14,7 @@ namespace {
 
 __extension__ using UInt128 = unsigned __int128;
 
-// The pool of words that numpy's SeedSequence makes of a seed.
+// The pool of words that numpy's SeedSequence derives from a seed.
 class SeedSequence {
  public:
   explicit SeedSequence(std::uint64_t seed) {
@@ -64,7 +64,7 @@ class Pcg64 {
     step();
   }
 
-  // Half of a draw of 64 bits, the lower first.
+  // Returns 32 bits: the lower half of a draw of 64 bits, then its upper half.
   std::uint32_t next() {
     if (rest_) return *std::exchange(rest_, std::nullopt);
     step();
@@ -74,7 +74,7 @@ class Pcg64 {
     return static_cast<std::uint32_t>(drawn);
   }
 
-  // In 0..most: draws of as many bits as `most` has, until one is not greater.
+  // Uniform in [0, most], by rejection: draws bit_width(most) bits until the value is at most `most`.
   std::uint32_t up_to(std::uint32_t most) {
     const std::uint32_t mask = 0xFFFFFFFFU >> std::countl_zero(most | 1);
     std::uint32_t value = next() & mask;

@@ -16,11 +16,11 @@ namespace {
 
 struct Placed {
   std::int64_t length;
-  std::int64_t tie;       // decides between equal lengths
-  std::int64_t position;  // in the buffer
+  std::int64_t tie;       // orders equal lengths
+  std::int64_t position;  // position within the buffer
 };
 
-// The positions of each pack, ascending; packs by their first.
+// Returns the positions of each pack, ascending; packs are ordered by their first position.
 std::vector<std::vector<std::int64_t>> best_fit_decreasing(std::vector<Placed> items, std::int64_t capacity) {
   std::ranges::sort(items, [](const Placed& a, const Placed& b) {
     return std::pair(-a.length, a.tie) < std::pair(-b.length, b.tie);
@@ -66,7 +66,7 @@ std::vector<std::int64_t> PackedOrder::operator()(std::int64_t pack, std::int64_
   return (*packs)[static_cast<std::size_t>(pack - first_pack)];
 }
 
-// Of all buffers, in the order in which the epoch has them.
+// The places of all buffers, in the order of the epoch.
 std::vector<PackedOrder::Place> PackedOrder::places_of(std::int64_t epoch) const {
   const Permutation order(std::ssize(num_packs_),
                           {.seed = philox_key(options_.seed, "packed_order", "buffers"), .epoch = epoch});

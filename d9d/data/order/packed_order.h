@@ -1,14 +1,15 @@
-// Which documents share a sequence: packs of documents that fill it as well as they can, computed a buffer at a time.
+// Chooses the documents that share a sequence: packs that fill it as far as possible. Packs are computed one buffer at
+// a time.
 //
 // Example
 //   PackedOrder order({.size = documents.size(), .length = lengths, .capacity = 2048, .buffer_size = 1024, .seed = 1});
 //   for (const std::int64_t document : order(/*pack=*/17, /*epoch=*/0)) append(document);
 //
-// A buffer has buffer_size documents, neighbours in the source or, with `shuffle`, in a permutation of the seed. They
-// are packed by best-fit decreasing: the longest first, each to the fullest pack that has room. With `shuffle`
-// documents of one length change places with the epoch, and so do buffers, and packs within their buffer; how many
-// packs there are does not depend on it. Source: D. S. Johnson et al., "Worst-case performance bounds for simple
-// one-dimensional packing algorithms", 1974.
+// A buffer has buffer_size documents, which are neighbours in the source or, with `shuffle`, in a permutation that
+// depends on the seed. They are packed by best-fit decreasing: the longest first, each into the fullest pack that has
+// room. With `shuffle`, each epoch shuffles the buffers, the packs within their buffer, and documents of equal length
+// anew; the number of packs is the same in all epochs. Source: D. S. Johnson et al., "Worst-case performance bounds for
+// simple one-dimensional packing algorithms", 1974.
 #pragma once
 
 #include <cstdint>
@@ -23,25 +24,25 @@ class PackedOrder {
  public:
   struct Options {
     std::int64_t size = 0;                             // number of documents
-    std::function<std::int64_t(std::int64_t)> length;  // of a document, 1..capacity; called concurrently
+    std::function<std::int64_t(std::int64_t)> length;  // length of a document, in 1..capacity; called concurrently
     std::int64_t capacity = 1;
     std::int64_t buffer_size = 1;
     std::uint64_t seed = 0;
     bool shuffle = false;
   };
 
-  // Asks for each length once. Throws ConfigError unless size, capacity and buffer_size are positive.
+  // Calls `length` once for each document. Throws ConfigError unless size, capacity and buffer_size are positive.
   explicit PackedOrder(Options options);
 
   [[nodiscard]] std::int64_t size() const { return size_; }  // number of packs, in every epoch
-  // The documents of a pack, in the order of the buffer; expects 0 <= pack < size(). Thread-safe. Without `shuffle`
-  // packs of a buffer are in the order of their first documents. Takes as long as packing a buffer where the buffer is
-  // none of the last few.
+  // The documents of a pack, in the order of the buffer; expects 0 <= pack < size(). Thread-safe. Without `shuffle` the
+  // packs of a buffer are in the order of their first documents. Packs a buffer unless it is one of the few that were
+  // used last.
   [[nodiscard]] std::vector<std::int64_t> operator()(std::int64_t pack, std::int64_t epoch) const;
 
  private:
   using Packs = std::vector<std::vector<std::int64_t>>;
-  struct Place {  // of a buffer in an epoch
+  struct Place {  // position of a buffer in an epoch
     std::int64_t first_pack;
     std::int64_t buffer;
   };

@@ -1,5 +1,5 @@
 // A pseudo-random permutation of 0..size-1 that is computed element by element, without a table. It is the same on
-// every machine and for every reader, wherever in the epoch it starts.
+// every machine and for every reader, whatever position a reader starts from.
 //
 // Example
 //   const Permutation order(dataset.size(), {.seed = 1337, .epoch = 0});

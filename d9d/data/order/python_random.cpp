@@ -42,7 +42,7 @@ std::array<std::uint32_t, kWords> state_of(std::uint64_t seed) {
 }  // namespace
 
 PythonRandom::PythonRandom(std::uint64_t seed) {
-  std::stringstream text;  // the standard's textual form of an engine: its words
+  std::stringstream text;  // the standard's textual form of an engine lists its words
   for (const std::uint32_t word : state_of(seed)) text << word << ' ';
   text << kWords;  // libstdc++ appends the position: all words are used up
   text >> twister_;

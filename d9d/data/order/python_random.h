@@ -1,4 +1,4 @@
-// The generator of Python's `random` module, to repeat orders that the reference implementation drew with it.
+// The generator of Python's `random` module, which reproduces orders that the reference implementation drew with it.
 //
 // Example
 //   PythonRandom random(42);
@@ -20,9 +20,9 @@ class PythonRandom {
  public:
   explicit PythonRandom(std::uint64_t seed);
 
-  // In [0, 1), with 53 bits.
+  // Uniform in [0, 1), with 53 random bits.
   [[nodiscard]] double uniform();
-  // In 0..bound-1; expects 1 <= bound < 2^32.
+  // Uniform in 0..bound-1; expects 1 <= bound < 2^32.
   [[nodiscard]] std::uint64_t below(std::uint64_t bound);
 
   template <class T>

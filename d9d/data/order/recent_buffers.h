@@ -1,4 +1,4 @@
-// The last few buffers of an order that is computed a buffer at a time. Thread-safe.
+// Caches the most recently used buffers of an order that is computed one buffer at a time. Thread-safe.
 //
 // Example
 //   RecentBuffers<std::vector<std::int64_t>> recent;
@@ -17,8 +17,8 @@ namespace d9d {
 template <class Value>
 class RecentBuffers {
  public:
-  // Returns what make() returned for the same epoch and buffer, or its result now. Threads that ask at the same time
-  // may both call it.
+  // Returns the cached result of make() for this epoch and buffer, or calls make() now. Threads that ask at the same
+  // time may both call it.
   template <class Make>
   [[nodiscard]] std::shared_ptr<const Value> get(std::int64_t epoch, std::int64_t buffer, const Make& make) {
     if (auto found = find(epoch, buffer)) return found;
@@ -30,7 +30,7 @@ class RecentBuffers {
   }
 
  private:
-  static constexpr std::size_t kMost = 8;  // workers read around the ends of buffers
+  static constexpr std::size_t kMost = 8;  // workers near the end of a buffer read from several buffers
   struct Entry {
     std::int64_t epoch;
     std::int64_t buffer;
@@ -47,7 +47,7 @@ class RecentBuffers {
   }
 
   std::mutex mutex_;
-  std::list<Entry> entries_;  // the last used first
+  std::list<Entry> entries_;  // most recently used first
 };
 
 }  // namespace d9d

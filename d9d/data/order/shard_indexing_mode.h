@@ -1,4 +1,4 @@
-// How samples are dealt to ranks.
+// How samples are distributed over ranks.
 #pragma once
 
 #include "d9d/base/enum_names.h"

@@ -15,7 +15,7 @@ struct ShardOptions {
   std::int64_t num_shards = 1;
   std::int64_t shard = 0;
   ShardIndexingMode mode = ShardIndexingMode::kSequential;
-  bool is_padded = false;  // all shards have ceil(size / num_shards): the last position is repeated
+  bool is_padded = false;  // pads all shards to ceil(size / num_shards) by repeating the last position
 };
 
 class ShardPositions {

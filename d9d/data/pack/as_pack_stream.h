@@ -40,7 +40,7 @@ template <class Batch, MicrobatchPackStream<Batch> Stream>
 
 }  // namespace detail
 
-// Stream satisfies MicrobatchPackStream<Batch>.
+// Wraps a stream that satisfies MicrobatchPackStream<Batch>.
 template <class Batch, class Stream>
 [[nodiscard]] std::unique_ptr<PackStream<Batch>> as_pack_stream(Stream stream) {
   static_assert(HandsOutPacks<Stream, Batch>,

@@ -24,8 +24,9 @@ inline constexpr bool kIsFilledOptional = false;
 template <class Batch>
 inline constexpr bool kIsFilledOptional<std::optional<Batch>> = true;
 
-// Copies of tensors, and StateError if the tensors have other values by now: a collate that returns the same memory for
-// each microbatch makes all of them the last one.
+// copy_of_leaf() copies a tensor; check_unchanged() throws StateError if the tensor no longer has the values of the
+// copy. This detects a collate that returns the same memory for each microbatch, so that all of a pack equal the last
+// one.
 [[nodiscard]] at::Tensor copy_of_leaf(const at::Tensor& leaf);
 void check_unchanged(const at::Tensor& copy, const at::Tensor& leaf);
 }  // namespace detail
@@ -76,10 +77,10 @@ class FixedCountMicrobatchPacker final : public PackStream<MicrobatchOf<Loader>>
   }
 
   // Rethrows exceptions of the loader; the position then remains at the end of the last pack. Throws StateError if the
-  // first microbatch changes while the others of its pack are made.
+  // first microbatch of the first pack changes while the others of that pack are read.
   [[nodiscard]] std::optional<std::vector<Batch>> next() override {
     std::vector<Batch> pack;
-    std::vector<at::Tensor> first;  // of the first pack's first microbatch, as it came
+    std::vector<at::Tensor> first;  // copies of the first microbatch of the first pack, taken when it was read
     numbers_.clear();
     try {
       while (std::ssize(pack) < options_.microbatches_per_pack) {
@@ -133,8 +134,8 @@ class FixedCountMicrobatchPacker final : public PackStream<MicrobatchOf<Loader>>
   Loader loader_;
   PackerOptions options_;
   nlohmann::json position_;            // the loader's state after the last pack
-  std::vector<std::int64_t> numbers_;  // of the microbatches of the last pack
-  bool is_unchecked_ = true;           // until the first microbatch has come
+  std::vector<std::int64_t> numbers_;  // microbatch numbers of the last pack
+  bool is_unchecked_ = true;           // until the first microbatch was read
 };
 
 }  // namespace d9d

@@ -21,7 +21,7 @@
 namespace d9d {
 
 // Can be saved and resumed: state() is the position after the latest result of next(). It is cheap and an independent
-// copy. A job saves one for all ranks: it says where the job is in its data, the same on each of them.
+// copy. A job saves one state for all ranks, so it must be the same on each rank.
 template <class T>
 concept HasState = requires(const T& source) {
   { source.state() } -> std::same_as<nlohmann::json>;
@@ -60,7 +60,7 @@ concept Starts = requires(T& source) {
   { source.start() } -> std::same_as<void>;
 };
 
-// What of a pack stream does not depend on the type of its batches.
+// The members of a pack stream that do not depend on the type of its batches.
 class AnyPackStream {
  public:
   AnyPackStream() = default;
@@ -68,22 +68,22 @@ class AnyPackStream {
   AnyPackStream& operator=(const AnyPackStream&) = delete;
   virtual ~AnyPackStream();
 
-  // Begins to prefetch, in streams that do; otherwise the first call of next() does so.
+  // Begins to prefetch, in streams that prefetch; otherwise the first call of next() does so.
   virtual void start();
-  // For each microbatch of the pack that next() returned last: its number, from 0 on, among the step's microbatches on
-  // all ranks. Random layers use it to distinguish microbatches, so layouts that give a microbatch the same number draw
-  // the same random numbers. Empty: the training loop assigns the numbers i * (data-parallel ranks) + (this rank),
+  // The number of each microbatch of the pack that next() returned last, counted from 0 among the step's microbatches
+  // on all ranks. Random layers use it to distinguish microbatches, so layouts that give a microbatch the same number
+  // draw the same random numbers. Empty: the training loop assigns the numbers i * (data-parallel ranks) + (this rank),
   // which are distinct within a step, whatever the number of microbatches on each rank.
   [[nodiscard]] virtual std::vector<std::int64_t> microbatch_numbers() const;
-  // Whether next() itself writes for what it waits, where that takes long. By default the training loop says it, which
-  // knows less.
+  // Whether next() itself logs what it waits for when that takes long. By default (false) the training loop logs the
+  // wait, without details.
   [[nodiscard]] virtual bool tells_of_long_waits() const;
   [[nodiscard]] virtual std::optional<std::int64_t> total_steps() const = 0;
   [[nodiscard]] virtual nlohmann::json state() const = 0;
   virtual void load_state(const nlohmann::json& state) = 0;
 };
 
-// The same interface as a base class, which the training loop owns.
+// The interface of pack streams as a base class, which the training loop owns.
 template <class Batch>
 class PackStream : public AnyPackStream {
  public:

@@ -1,13 +1,13 @@
-// Packs on the device: read and copied by a thread while the steps before them run.
+// Prefetches packs: a thread reads them and copies them to the device while earlier steps run.
 //
 // Example
 //   PrefetchedPacks<TokenBatch> packs(std::move(stream), {.device = context.device(), .prefetch_factor = 1});
 //   while (auto pack = packs.next()) step(*pack);                         // tensors are on the device
 //
-// Copies run on a stream of their own, beside what the device computes; the current stream waits for those of its pack.
-// The results are those of the stream itself: state() is its position after the pack that was returned last, however
-// many were read ahead, and an error of a pack is thrown where that pack would have been returned. A stream whose packs
-// depend on the steps before them needs prefetch_factor = 0.
+// Copies run on a separate CUDA stream, concurrently with compute; the current stream waits for the copies of its pack.
+// The results are those of the stream itself: state() is its position after the pack that was returned last,
+// independent of the number of packs that were read ahead, and an error of a pack is thrown when that pack would have
+// been returned. A stream whose packs depend on earlier steps needs prefetch_factor = 0.
 #pragma once
 
 #include <chrono>
@@ -31,21 +31,21 @@ namespace d9d {
 
 struct PrefetchOptions {
   c10::Device device = c10::DeviceType::CPU;
-  std::int64_t prefetch_factor = 1;  // packs on the device beside that of the step; 0: next() reads and copies
-  // How long the destructor, load_state() and give_back() wait for a pack that is being read, and about how long next()
-  // does after the job was asked to stop.
+  std::int64_t prefetch_factor = 1;  // packs on the device besides that of the current step; 0: next() reads and copies
+  // How long the destructor, load_state() and give_back() wait for a pack that is being read, and approximately how
+  // long next() waits for one after the job was asked to stop.
   std::chrono::duration<double> patience = kDefaultPatience;
   Logger log = Logger();
 };
 
 namespace detail {
-// Replaces the tensor, if it is defined, by a copy on the device, also where it is there already: a task may write to
-// it. The host does not wait for pinned memory.
+// Replaces the tensor, if it is defined, by a copy on the device, even if it is on that device already: a task may
+// write to it. The host does not wait for pinned memory.
 void copy_to(c10::Device device, at::Tensor& tensor);
 void warn_left_behind(const PrefetchOptions& options);
 void warn_long_wait(const PrefetchOptions& options, double seconds);
 [[noreturn]] void throw_stopped();
-// More than a loader within, whose error names the samples.
+// Longer than options.patience, so that a loader inside the stream fails first: its error names the samples.
 [[nodiscard]] std::chrono::duration<double> patience_of_wait(const PrefetchOptions& options);
 [[noreturn]] void throw_left_behind();
 }  // namespace detail
@@ -58,10 +58,11 @@ class PrefetchedPacks final : public PackStream<Batch> {
         options_(std::move(options)),
         total_steps_(source_->packs->total_steps()),
         state_(source_->packs->state()) {}
-  // A pack that is still being read after options.patience is abandoned with a warning; its thread keeps the stream.
+  // A pack that is still being read after options.patience is abandoned with a warning; its thread keeps the stream
+  // alive.
   ~PrefetchedPacks() override { stop(); }
 
-  // Lets the stream itself begin; the thread begins with the first call of next().
+  // Starts the underlying stream; the prefetching thread starts with the first call of next().
   void start() override {
     if (!workers_ && !is_left_behind_) source_->packs->start();
   }
@@ -81,7 +82,7 @@ class PrefetchedPacks final : public PackStream<Batch> {
     return std::move(fetched.pack);
   }
 
-  // The number of microbatches of the pack that next() returns next. None: it is not read yet, or there is none.
+  // The number of microbatches of the pack that next() returns next; nullopt if it is not read yet or if there is none.
   [[nodiscard]] std::optional<std::size_t> num_next() const {
     std::optional<std::size_t> size;
     if (!workers_) return size;
@@ -101,15 +102,15 @@ class PrefetchedPacks final : public PackStream<Batch> {
     state_ = source_->packs->state();
   }
 
-  // Drops the packs that were read ahead, and their device memory; the next call of next() reads them again. Throws as
-  // load_state().
+  // Drops the packs that were read ahead, and frees their device memory; the next call of next() reads them again.
+  // Throws the errors of load_state().
   void give_back() {
     if (workers_) rewind_to(state_);
   }
 
  private:
   struct Fetched {
-    std::optional<std::vector<Batch>> pack = {};  // none at the end of the data
+    std::optional<std::vector<Batch>> pack = {};  // nullopt at the end of the data
     StreamEvent copied = {};
     nlohmann::json state = {};
     std::vector<std::int64_t> numbers = {};
@@ -138,7 +139,7 @@ class PrefetchedPacks final : public PackStream<Batch> {
     const SideStream copies;
   };
 
-  // What the thread does. Behind the end, or an error, it asks for no further pack.
+  // The work of the thread. After the end of the data or an error, it requests no further pack.
   class Ahead {
    public:
     explicit Ahead(std::shared_ptr<Source> source) : source_(std::move(source)) {}
@@ -173,7 +174,7 @@ class PrefetchedPacks final : public PackStream<Batch> {
             .on_left_behind = [this](const std::vector<std::int64_t>&) { is_left_behind_ = true; }});
   }
 
-  // After an error the stream stands where the failed step began, and the next call reads it again.
+  // After an error the stream is at the position where the failed step began, and the next call reads that step again.
   Fetched take() {
     start_thread();
     try {
@@ -208,7 +209,7 @@ class PrefetchedPacks final : public PackStream<Batch> {
   const std::optional<std::int64_t> total_steps_;
   nlohmann::json state_;  // after the pack that was returned last
   std::vector<std::int64_t> numbers_;
-  bool is_left_behind_ = false;  // a thread that was abandoned uses the stream
+  bool is_left_behind_ = false;  // an abandoned thread still uses the stream
   std::unique_ptr<OrderedWorkers<Fetched>> workers_;
 };
 

@@ -1,4 +1,4 @@
-// What documents of tokens are, whatever their files are called: a job that continues compares it.
+// Identifies documents of tokens independently of file names. A job that resumes compares it with the saved one.
 #pragma once
 
 #include <string>
@@ -11,25 +11,26 @@
 namespace d9d {
 
 struct DocumentsIdentity {
-  std::string tokens = {};  // a hash of them and of what is predicted, of large files of samples; empty: unknown
+  std::string tokens = {};  // hash of tokens and targets; of token files, of sampled blocks; empty: unknown
   TokenizerIdentity tokenizer = {};
 };
 
-// {"tokens": ..., "tokenizer": ..., "vocabulary": ...}
+// Returns {"tokens": ..., "tokenizer": ..., "vocabulary": ...}.
 [[nodiscard]] nlohmann::json to_json(const DocumentsIdentity& identity);
-// Throws nlohmann::json::exception.
+// The inverse of to_json(). Throws nlohmann::json::exception.
 [[nodiscard]] DocumentsIdentity documents_identity(const nlohmann::json& json);
 
-// What differs between the data of a saved run and the own, lists of to_json() by source: ", got other documents in
-// source 1"; empty: nothing, or one of them is unknown (null). Equal ids of equal texts are the same data, whatever
-// else their tokenizers have. Throws nlohmann::json::exception.
+// Describes the difference between the data of a saved run and that of this run (`own`), both lists of to_json() by
+// source: ", got other documents in source 1". Empty if they are equal or one of them is unknown (null). Equal tokens
+// of tokenizers with equal vocabularies are the same data, even if the tokenizers differ otherwise. Throws
+// nlohmann::json::exception.
 [[nodiscard]] std::string difference_of_data(const nlohmann::json& saved, const nlohmann::json& own);
-// What to do about it, for the end of a message.
+// The remedy for different data, for the end of an error message.
 inline constexpr std::string_view kOtherDataRemedy =
     "Resume with that, or begin a new job, in another save_dir, with the checkpoint as "
     "trainer.model_stage_factory.source_checkpoint (without it where the ids are of another tokenizer).";
 
-// 16 hexadecimal digits.
+// Returns a hash as 16 hexadecimal digits.
 [[nodiscard]] std::string hash_text(std::string_view text);
 
 }  // namespace d9d

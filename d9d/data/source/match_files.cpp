@@ -23,16 +23,16 @@ struct GlobResult : glob_t {
   int status = 0;
 };
 
-// Absolute, and without "." and ".." unless a link makes them mean something else.
+// Makes a path absolute, and removes "." and ".." unless a link would change their meaning.
 std::filesystem::path name_of(const std::filesystem::path& path) {
   const std::filesystem::path name = std::filesystem::absolute(path), normal = name.lexically_normal();
   std::error_code error;
   return std::filesystem::equivalent(normal, name, error) ? normal : name;
 }
 
-// The pattern in which what exists as it is written is no pattern: a folder or a file may have [ ] in its name.
+// Escapes the longest leading part of the pattern that exists literally: a folder or a file may have [ ] in its name.
 std::string escaped(const std::string& pattern) {
-  std::size_t end = pattern.size();  // of the longest path that exists
+  std::size_t end = pattern.size();  // end of the longest leading path that exists
   std::error_code error;
   while (end > 0 && !std::filesystem::exists(pattern.substr(0, end), error)) {
     const std::size_t slash = pattern.rfind('/', end - 1);
@@ -46,7 +46,7 @@ std::string escaped(const std::string& pattern) {
   return text;
 }
 
-// What may have been meant by a pattern that matches no file.
+// The remedy for a pattern that matches no file.
 std::string remedy_of(const std::string& pattern) {
   std::error_code error;
   if (std::filesystem::is_directory(pattern, error)) return "It is a folder: name the files in it, such as '*.jsonl'.";
@@ -58,7 +58,7 @@ std::string remedy_of(const std::string& pattern) {
 }  // namespace
 
 std::vector<std::filesystem::path> match_files(const std::vector<std::string>& patterns) {
-  std::map<std::filesystem::path, std::filesystem::path> files;  // name: the file that it leads to
+  std::map<std::filesystem::path, std::filesystem::path> files;  // from a name to the canonical path
   for (const std::string& pattern : patterns) {
     const GlobResult matches(escaped(pattern));
     D9D_CHECK(matches.status == 0 || matches.status == GLOB_NOMATCH, IoError, "[data::match_files] expected '", pattern,

@@ -22,7 +22,7 @@ Stored load(const std::byte* source, std::int64_t index = 0) {
   return value;
 }
 
-// Megatron's DType; unset for floating numbers and unknown codes.
+// Converts a code of Megatron's DType; nullopt for floating-point dtypes and unknown codes.
 std::optional<TokenDtype> dtype_of_code(std::uint8_t code) {
   switch (code) {
     case 1:
@@ -77,7 +77,7 @@ void MegatronDocuments::read_header() {
   dtype_ = *dtype;
   const auto num_sequences = load<std::uint64_t>(bytes.data() + 18);
   const auto num_bounds = load<std::uint64_t>(bytes.data() + 26);
-  const std::uint64_t most = bytes.size();  // each count is smaller in a whole file, and sums below do not overflow
+  const std::uint64_t most = bytes.size();  // bounds the counts of a complete file, so that sums do not overflow
   const std::uint64_t expected = kHeaderBytes + std::min(num_sequences, most) * 12 + std::min(num_bounds, most) * 8;
   D9D_CHECK(num_sequences > most || expected + num_sequences != bytes.size() || num_sequences == 0, IoError,
             "[data::MegatronDocuments] expected an index of text, got '", index_path_.string(),
@@ -135,7 +135,7 @@ std::int64_t MegatronDocuments::length(std::int64_t document) const {
 
 void MegatronDocuments::read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const {
   const std::span<std::int64_t> all = tokens;
-  std::int64_t position = start;  // in the sequence, which may end before
+  std::int64_t position = start;  // relative to the sequence; may be after its end
   for (auto sequence = first_sequence(document); !tokens.empty(); ++sequence) {
     D9D_ASSERT(sequence < first_sequence(document + 1), "tokens ", start, "+", all.size(), " of document ", document);
     const std::int64_t length = length_of_sequence(sequence);

@@ -1,4 +1,5 @@
-// Documents of Megatron-LM's indexed datasets: tokens in `<prefix>.bin`, where each document lies in `<prefix>.idx`.
+// Documents of Megatron-LM's indexed datasets: `<prefix>.bin` has the tokens, and `<prefix>.idx` the bounds of
+// documents.
 //
 // Example
 //   const MegatronDocuments documents("corpus_text_document", /*vocabulary_size=*/50257);
@@ -23,9 +24,10 @@ namespace d9d {
 
 class MegatronDocuments final : public TokenDocuments {
  public:
-  // `prefix`: both paths without their ends; either path is accepted too. Files are mapped, and the index is read once.
-  // Throws IoError that names the file and what is wrong with it: it is no such index, of another version, of floating
-  // numbers or multimodal; it is shorter or longer than its counts say; a document or sequence lies outside the .bin.
+  // `prefix`: both paths without their extensions; either path is accepted too. Files are memory-mapped, and the index
+  // is read once. Throws IoError that names the file and the problem: it is not such an index, it has another version,
+  // floating-point values or multimodal data; it is shorter or longer than its counts say; or a document or sequence
+  // lies outside the .bin.
   MegatronDocuments(const std::filesystem::path& prefix, std::int64_t vocabulary_size);
 
   [[nodiscard]] std::int64_t size() const override { return num_documents_; }

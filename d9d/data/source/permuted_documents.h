@@ -1,4 +1,4 @@
-// Documents in another order.
+// Presents documents in another order.
 //
 // Example
 //   const PermutedDocuments shuffled(documents, numpy_permutation(documents->size(), 42));
@@ -16,7 +16,7 @@ namespace d9d {
 
 class PermutedDocuments final : public TokenDocuments {
  public:
-  // Document i is order[i] of `documents`.
+  // Document i is document order[i] of `documents`.
   PermutedDocuments(std::shared_ptr<const TokenDocuments> documents, std::vector<std::int64_t> order)
       : documents_(std::move(documents)), order_(std::move(order)) {}
 
@@ -40,7 +40,7 @@ class PermutedDocuments final : public TokenDocuments {
   std::vector<std::int64_t> order_;
 };
 
-// In the order of numpy_permutation().
+// Returns the documents in the order of numpy_permutation().
 [[nodiscard]] std::shared_ptr<const TokenDocuments> shuffled_as_numpy(std::shared_ptr<const TokenDocuments> documents,
                                                                       std::uint64_t seed);
 

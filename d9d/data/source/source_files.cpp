@@ -17,15 +17,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A file of several: "train" 2 of 3 ".parquet".
+// A file that is one of several, by its name: "train", number 2 of 3, ".parquet".
 struct Part {
-  std::pair<std::string, std::string> group = {};  // the name before and behind the number
+  std::pair<std::string, std::string> group = {};  // the name before and after the number
   std::int64_t number = 0;
   std::int64_t count = 0;
 };
 
 std::optional<Part> part_of(const std::string& name) {
-  if (name.find("-of-") == std::string::npos) return std::nullopt;  // most names, before they are looked at closely
+  if (name.find("-of-") == std::string::npos) return std::nullopt;  // fast path for most names
   static const std::regex kPart("(.*)[-._]([0-9]{3,6})-of-([0-9]{3,6}).*?(\\.[^.]*)?");
   std::smatch match;
   if (!std::regex_match(name, match, kPart)) return std::nullopt;
@@ -47,7 +47,7 @@ std::map<Group, std::set<std::int64_t>> parts_in(const fs::path& folder) {
 }
 
 void warn_of_group(const fs::path& first, std::int64_t count, const std::set<std::int64_t>& there, const Logger& log) {
-  const bool is_open = !there.contains(0) && !there.contains(count);  // some count from 1 on
+  const bool is_open = !there.contains(0) && !there.contains(count);  // some sets are numbered from 1
   const std::int64_t begin = there.contains(count) ? 1 : 0;
   std::vector<std::int64_t> missing;
   for (std::int64_t number = begin; number < begin + count; ++number) {
@@ -91,7 +91,7 @@ std::vector<fs::path> without_empty(std::vector<fs::path> files, const Logger& l
 }
 
 void warn_of_missing_parts(const std::vector<fs::path>& files, const Logger& log) {
-  std::map<fs::path, std::map<Group, std::pair<fs::path, std::int64_t>>> folders;  // the first file, and how many
+  std::map<fs::path, std::map<Group, std::pair<fs::path, std::int64_t>>> folders;  // first file and number of parts
   for (const fs::path& file : files) {
     const auto part = part_of(file.filename().string());
     if (part) folders[file.parent_path()].try_emplace(part->group, file, part->count);

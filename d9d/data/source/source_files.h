@@ -1,5 +1,5 @@
-// The files of a source of data, and a word in the log on what may not be meant: a file that is named twice, empty
-// files, a part of several that is not there.
+// Finds the files of a data source, and logs findings that are probably unintended: a file that is named twice, empty
+// files, a missing part of a file set.
 //
 // Example
 //   const auto files = source_files({"corpus/*.jsonl", "corpus/a.jsonl"}, log);        // a.jsonl once
@@ -14,20 +14,20 @@
 
 namespace d9d {
 
-// match_files(), checked by warn_of_missing_parts().
+// Calls match_files(), warns of files that two patterns name, and calls warn_of_missing_parts().
 [[nodiscard]] std::vector<std::filesystem::path> source_files(const std::vector<std::string>& patterns,
                                                               const Logger& log);
 
-// Without those of no bytes. Throws IoError if all are empty.
+// Returns the files that have at least one byte. Throws IoError if all are empty.
 [[nodiscard]] std::vector<std::filesystem::path> without_empty(std::vector<std::filesystem::path> files,
                                                                const Logger& log);
 
-// Warns where a name says that it is one of several ("train-00000-of-00003.parquet") and another of them is not in its
-// folder. Those that are there and were not chosen are not missed.
+// Warns if a file's name says that it is one of several ("train-00000-of-00003.parquet") and another of these is not in
+// its folder. Files that are in the folder but not in `files` do not count as missing.
 void warn_of_missing_parts(const std::vector<std::filesystem::path>& files, const Logger& log);
 
-// Paths of Megatron-LM's datasets without .idx and .bin, each once. A pattern is that of either file, or of none: then
-// the .idx is looked for.
+// Paths of Megatron-LM's datasets without the extensions .idx and .bin, each once. A pattern may have either extension
+// or none; the .idx is searched for.
 [[nodiscard]] std::vector<std::filesystem::path> megatron_prefixes(const std::vector<std::string>& patterns,
                                                                    const Logger& log);
 

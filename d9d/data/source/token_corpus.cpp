@@ -36,11 +36,12 @@ TokenCorpus::TokenCorpus(const std::vector<std::filesystem::path>& files, TokenF
   starts_.push_back(num_tokens);
 }
 
-// Ids of twice as many bytes: their upper halves, which are 0 but for the largest ids, are read as every second token.
+// Detects ids of twice as many bytes: their upper halves, which are 0 except for the largest ids, then appear as every
+// second token.
 void TokenCorpus::check_width(const File& file) const {
   constexpr std::int64_t kFewest = 64, kLooksAt = 4096;
   const std::int64_t num_bits = 8 * bytes_per_token(format_.dtype);
-  if (file.num_tokens < kFewest || num_bits == 8 || num_bits == 64) return;  // bytes may be any
+  if (file.num_tokens < kFewest || num_bits == 8 || num_bits == 64) return;  // single bytes may have any value
   std::vector<std::int64_t> tokens(static_cast<std::size_t>(std::min(kLooksAt, file.num_tokens)));
   read_tokens(file.mapping->bytes().data(), format_.dtype, tokens);
   const std::int64_t largest_upper_half = (format_.vocabulary_size - 1) >> num_bits;

@@ -1,5 +1,5 @@
-// Flat token files: unsigned or signed little-endian integers, one after the other, without a header. Files are mapped,
-// not loaded.
+// Flat token files: unsigned or signed little-endian integers, one after the other, without a header. Files are
+// memory-mapped, not loaded.
 //
 // Example
 //   const TokenCorpus corpus(match_files({"corpus/*.bin"}), {.dtype = TokenDtype::kUint16, .vocabulary_size = 50257});
@@ -23,15 +23,16 @@ namespace d9d {
 struct TokenFormat {
   TokenDtype dtype = TokenDtype::kUint16;
   std::int64_t vocabulary_size = 0;  // ids are 0..vocabulary_size-1
-  // The last token of a document, which belongs to it. Files are read once, to find it. Unset: a file is a document.
+  // The token that ends each document and belongs to it. The constructor reads all files once to find it. Unset: each
+  // file is one document.
   std::optional<std::int64_t> end_of_document = {};
-  TokenizerIdentity tokenizer = {};  // whose ids they are, where that is known
+  TokenizerIdentity tokenizer = {};  // that wrote the ids, if it is known
 };
 
 class TokenCorpus final : public TokenDocuments {
  public:
-  // Throws IoError that names a file that is empty, ends within a token, is of another format or has ids of twice as
-  // many bytes; ConfigError if there is no file and unless 0 <= end_of_document < vocabulary_size.
+  // Throws IoError that names the file if it is empty, ends within a token, has another format or ids of twice as many
+  // bytes. Throws ConfigError if there is no file, or unless 0 <= end_of_document < vocabulary_size.
   TokenCorpus(const std::vector<std::filesystem::path>& files, TokenFormat format);
 
   [[nodiscard]] std::int64_t size() const override { return std::ssize(starts_) - 1; }
@@ -55,7 +56,7 @@ class TokenCorpus final : public TokenDocuments {
 
   TokenFormat format_;
   std::vector<File> files_;
-  std::vector<std::int64_t> starts_;  // of documents, among the tokens of all files; then the number of tokens
+  std::vector<std::int64_t> starts_;  // first token of each document, counted over all files; then the number of tokens
 };
 
 }  // namespace d9d

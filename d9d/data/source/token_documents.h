@@ -1,4 +1,4 @@
-// Documents of tokens: what every view of the data reads, whatever files hold them.
+// The interface of tokenised documents, which every view of the data reads, independently of file formats.
 //
 // Example
 //   std::vector<std::int64_t> tokens(documents.length(17));
@@ -16,13 +16,13 @@
 
 namespace d9d {
 
-// Tokens from `begin` to before `end` of a document.
+// The tokens [begin, end) of a document.
 struct TokenRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
 
-// Reading is thread-safe, and equal calls give equal results.
+// Tokenised documents. Reading is thread-safe, and equal calls give equal results.
 class TokenDocuments {
  public:
   TokenDocuments() = default;
@@ -31,30 +31,30 @@ class TokenDocuments {
   virtual ~TokenDocuments() = default;
 
   [[nodiscard]] virtual std::int64_t size() const = 0;
-  // Number of tokens; may be 0. This and what follows expects 0 <= document < size().
+  // Number of tokens; may be 0. This and the functions below expect 0 <= document < size().
   [[nodiscard]] virtual std::int64_t length(std::int64_t document) const = 0;
-  // Fills `tokens` with the document's from `start` on; expects start + tokens.size() <= length(document). Throws
-  // IoError that names file and position if an id is outside the vocabulary.
+  // Fills `tokens` with the tokens of the document from position `start` on; expects start + tokens.size() <=
+  // length(document). Throws IoError that names file and position if an id is outside the vocabulary.
   virtual void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const = 0;
 
-  // The tokens that a model learns to predict, as ascending ranges; the others (a prompt, a question) are only read.
-  // All, unless the source knows better.
+  // The tokens that a model learns to predict, as ascending ranges; the other tokens (a prompt, a question) are only
+  // inputs. By default all tokens are targets.
   [[nodiscard]] virtual std::vector<TokenRange> targets(std::int64_t document) const {
     return {{.begin = 0, .end = length(document)}};
   }
 
-  // Whether targets() are less than all tokens of some document.
+  // Whether some document has tokens that are not targets().
   [[nodiscard]] virtual bool has_targets() const { return false; }
 
-  // Both for messages: one document, and where all come from ("'a.bin' and 3 more files").
+  // For messages: place() names one document, and describe() the source of all ("'a.bin' and 3 more files").
   [[nodiscard]] virtual std::string place(std::int64_t document) const = 0;
   [[nodiscard]] virtual std::string describe() const = 0;
 
-  // What a job compares when it continues; unknown unless the source knows better.
+  // A job compares it when it resumes. By default the identity is unknown.
   [[nodiscard]] virtual DocumentsIdentity identity() const { return {}; }
 };
 
-// The documents of several sources, one source after the other.
+// Concatenates the documents of several sources.
 class JoinedDocuments final : public TokenDocuments {
  public:
   // Throws ConfigError if there is no source.
@@ -77,7 +77,7 @@ class JoinedDocuments final : public TokenDocuments {
   [[nodiscard]] Found find(std::int64_t document) const;
 
   std::vector<std::shared_ptr<const TokenDocuments>> sources_;
-  std::vector<std::int64_t> ends_;  // by source: the number of documents up to its end
+  std::vector<std::int64_t> ends_;  // by source: the number of documents up to and including it
 };
 
 }  // namespace d9d

@@ -13,7 +13,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "token files are little-endian and read as they are");
 
-constexpr std::size_t kBlock = 32;  // tokens; -O2 makes vectors of loops of a known length alone
+constexpr std::size_t kBlock = 32;  // tokens; -O2 vectorises only loops of a known length
 
 // Calls visit(Stored{}) with the integer that `dtype` names.
 template <class Visit>
@@ -59,7 +59,7 @@ void read_tokens(const std::byte* source, TokenDtype dtype, std::span<std::int64
 
 std::optional<std::int64_t> first_outside(std::span<const std::int64_t> tokens, std::int64_t vocabulary_size) {
   const auto last = static_cast<std::uint64_t>(vocabulary_size - 1);
-  const auto sign = [last](std::int64_t token) {  // its highest bit is set for a token outside
+  const auto sign = [last](std::int64_t token) {  // the highest bit is set if the token is outside the vocabulary
     const auto id = static_cast<std::uint64_t>(token);
     return id | (last - id);
   };

@@ -15,7 +15,7 @@
 
 namespace d9d {
 
-// All little-endian.
+// The stored integer types, all little-endian.
 enum class TokenDtype { kUint8, kUint16, kUint32, kInt8, kInt16, kInt32, kInt64 };
 constexpr auto enum_names(TokenDtype) {
   return std::to_array<EnumName<TokenDtype>>({{TokenDtype::kUint8, "uint8"},
@@ -29,7 +29,7 @@ constexpr auto enum_names(TokenDtype) {
 
 [[nodiscard]] std::int64_t bytes_per_token(TokenDtype dtype);
 
-// Fills `tokens` from `source`, which has tokens.size() stored tokens and need not be aligned.
+// Fills `tokens` from `source`, which holds at least tokens.size() tokens and need not be aligned.
 void read_tokens(const std::byte* source, TokenDtype dtype, std::span<std::int64_t> tokens);
 
 // The index of the first token that is not in 0..vocabulary_size-1.

@@ -1,4 +1,4 @@
-// Documents that tokenize_rows() has written: a folder that is mapped.
+// Documents that tokenize_rows() has written into a folder, memory-mapped.
 //
 // Example
 //   const TokenizedDocuments documents("cache/1f0c...", /*vocabulary_size=*/151936);
@@ -30,17 +30,17 @@ namespace d9d {
 
 class TokenizedDocuments final : public TokenDocuments {
  public:
-  // Names the row of which a document was made: document `index` of a part of the rows.
+  // Names the row from which document `index` of part `part` was made, for messages.
   using PlaceOfRow = std::function<std::string(std::int64_t part, std::int64_t index)>;
 
-  // Throws IoError that names the file and the remedy if the folder has no manifest of this format, or if a file is not
-  // as long as the manifest says. Without `place_of_row` places are numbers of documents in the folder.
+  // Throws IoError that names the file and the remedy if the folder has no manifest of this format, or if the size of a
+  // file differs from the manifest. Without `place_of_row`, place() returns the number of the document in the folder.
   TokenizedDocuments(const std::filesystem::path& folder, std::int64_t vocabulary_size, PlaceOfRow place_of_row = {});
 
   [[nodiscard]] std::int64_t size() const override { return manifest_.num_documents; }
   [[nodiscard]] std::int64_t length(std::int64_t document) const override;
   void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const override;
-  // Of pairs: what follows the prompt.
+  // The tokens after the prompt of a row, or what the assistant says in a conversation; all tokens for other rows.
   [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override;
   [[nodiscard]] bool has_targets() const override { return targets_.has_value(); }
   [[nodiscard]] std::string place(std::int64_t document) const override;

@@ -25,7 +25,8 @@ nlohmann::json order_of(const TextRows& rows, const TextEncoder& encoder, const 
           {"shuffle_seed", part.shuffle ? nlohmann::json(part.seed) : nlohmann::json(nullptr)}};
 }
 
-// What refused nothing until the saved position has the same samples up to there under any other rule.
+// A run under the rule "refuse" met no bad row or long document up to the saved position, so its samples up to there
+// are the same under any other rule.
 nlohmann::json with_rules_of(nlohmann::json saved, const nlohmann::json& order) {
   for (const char* rule : {"bad_rows", "long_documents"}) {
     if (saved.at(rule) == "refuse") saved[rule] = order.at(rule);
@@ -33,7 +34,7 @@ nlohmann::json with_rules_of(nlohmann::json saved, const nlohmann::json& order) 
   return saved;
 }
 
-// The order without what the data is: earlier versions knew it by names and times of files ("rows").
+// The order without the identity of the data, which earlier versions stored as names and times of files ("rows").
 nlohmann::json without_data(nlohmann::json order) {
   for (const char* key : {"data", "rows"}) order.erase(key);
   return order;
@@ -89,10 +90,11 @@ void StreamedPacks::start() {
                                                                    .end = num_parts(),
                                                                    .num_workers = options_.num_workers,
                                                                    .num_ahead = options_.num_workers,
-                                                                   .patience = kLongestWait});  // they borrow this
+                                                                   .patience = kLongestWait});  // threads use `this`
 }
 
-// Loads the part of the position, or the first one after it that has a sequence there; false at the end.
+// Loads the part of the position, and moves the position to the next part until there is a sequence at it. Returns
+// false at the end of the data.
 bool StreamedPacks::move_to_sequence(Position& position) {
   std::int64_t num_empty = 0;
   while (true) {
@@ -124,7 +126,7 @@ bool StreamedPacks::move_to_sequence(Position& position) {
 }
 
 std::optional<std::vector<TokenBatch>> StreamedPacks::next() {
-  std::vector<TokenSample> own;  // of this rank
+  std::vector<TokenSample> own;  // samples of this rank
   Position position = position_;
   const std::int64_t per_rank = options_.global_batch_size / options_.rank.size;
   std::int64_t num_positions = 0;
@@ -145,7 +147,7 @@ std::optional<std::vector<TokenBatch>> StreamedPacks::next() {
       }
     } while (num_positions < options_.tokens_per_step);
   } catch (...) {
-    load_state(state());  // begin again where the step began
+    load_state(state());  // return to where the step began
     throw;
   }
   std::vector<TokenBatch> pack;

@@ -1,16 +1,16 @@
-// Packs of rows that are tokenised while the job runs, for data that is read once: nothing is written, and the first
-// step waits for one part of the rows only.
+// Packs of rows that are tokenised while the job runs, for data that is read once. No cache is written, and the first
+// step waits only for the first part of the rows.
 //
 // Example
 //   StreamedPacks stream(rows, encoder, {.part = {.max_positions = 2048, .seed = 1337}, .global_batch_size = 64,
 //                                        .microbatch_size = 4, .rank = {1, 4}, .num_workers = 8});
 //   while (auto pack = stream.next()) step(*pack);
 //
-// The rows come in the parts of their source, shuffled by (seed, epoch); the documents of a part are packed into
-// sequences and shuffled by (seed, epoch, part). A step takes global_batch_size sequences, and as many again until they
-// have tokens_per_step positions: how many microbatches it has varies, and is the same on all ranks. What a step has
-// depends neither on the number of ranks nor of workers. Every rank tokenises all rows: where data is read more than
-// once, or by many ranks, tokenise it into the cache instead (view "packed").
+// The parts of the source are read in an order that depends on (seed, epoch). The documents of a part are packed into
+// sequences and shuffled by (seed, epoch, part). A step takes global_batch_size sequences, and the same number again
+// until they have tokens_per_step positions; its number of microbatches varies and is the same on all ranks. The
+// contents of a step depend neither on the number of ranks nor on the number of workers. Every rank tokenises all rows:
+// for data that is read more than once, or by many ranks, tokenise it into the cache instead (view "packed").
 #pragma once
 
 #include <cstdint>
@@ -36,35 +36,35 @@ struct StreamedOptions {
   std::int64_t microbatch_size = 1;
   DataParallelRank rank = {};
   ShardIndexingMode mode = ShardIndexingMode::kSequential;
-  std::int64_t num_workers = 0;                         // threads, of which each has a part; 0: next() tokenises
+  std::int64_t num_workers = 0;                         // threads, each tokenising a part; 0: next() tokenises
   bool repeat = false;                                  // endless epochs
-  std::function<TokenBatch(TokenBatch)> on_batch = {};  // applied to each microbatch: pinning
-  Logger log = Logger();                                // is warned of rows that are skipped
+  std::function<TokenBatch(TokenBatch)> on_batch = {};  // applied to each microbatch, e.g. pinning
+  Logger log = Logger();                                // warns of skipped rows
 };
 
 class StreamedPacks final : public PackStream<TokenBatch> {
  public:
-  // Throws ConfigError if the batch sizes and ranks do not fit, or if there is no part.
+  // Throws ConfigError if the batch sizes and ranks do not fit, or if the rows have no part.
   StreamedPacks(std::shared_ptr<const TextRows> rows, std::shared_ptr<const TextEncoder> encoder,
                 StreamedOptions options);
 
   void start() override;
-  // Sequences that are left at the end and do not fill a step are dropped. Throws IoError as make_streamed_part(); the
-  // position does not change then.
+  // Drops the last sequences if they do not fill a step. Throws the IoError of make_streamed_part(); the position does
+  // not change then.
   [[nodiscard]] std::optional<std::vector<TokenBatch>> next() override;
   [[nodiscard]] std::vector<std::int64_t> microbatch_numbers() const override;
   [[nodiscard]] std::optional<std::int64_t> total_steps() const override { return std::nullopt; }
-  // The part and the sequence in it where the next step begins. load_state() throws StateError if the rows, the
-  // tokenizer or their order are others (copies of the files are the same); it warns of a position of an earlier
-  // version, whose rows it cannot compare. Ranks, workers and batch sizes may change, and so may the rule
-  // for bad rows or for long documents that refused them.
+  // The position is the part, and the sequence in it, where the next step begins. load_state() throws StateError if the
+  // rows, the tokenizer or their order differ from those of the saved run; copies of the files do not differ. It warns
+  // if the state was saved by an earlier version, whose rows it cannot compare. Ranks, workers and batch sizes may
+  // change. If the saved rule for bad rows or long documents was "refuse", that rule may change too.
   [[nodiscard]] nlohmann::json state() const override;
   void load_state(const nlohmann::json& state) override;
 
  private:
   struct Position {
-    std::int64_t part = 0;      // counted over epochs
-    std::int64_t sequence = 0;  // of the part
+    std::int64_t part = 0;      // counted from 0 through all epochs
+    std::int64_t sequence = 0;  // index of the sequence in the part
   };
   [[nodiscard]] std::shared_ptr<const StreamedPart> make(std::int64_t part) const;
   [[nodiscard]] bool move_to_sequence(Position& position);
@@ -73,7 +73,7 @@ class StreamedPacks final : public PackStream<TokenBatch> {
   std::shared_ptr<const TextRows> rows_;
   std::shared_ptr<const TextEncoder> encoder_;
   StreamedOptions options_;
-  nlohmann::json order_;  // what the position belongs to
+  nlohmann::json order_;  // identifies the data and order to which the position belongs
   Position position_;
   std::int64_t loaded_part_ = -1;
   bool has_remarked_ = false;

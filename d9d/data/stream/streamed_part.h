@@ -1,4 +1,4 @@
-// A part of rows of text, tokenised in memory, as packed sequences in random order.
+// One part of the rows of a source, tokenised in memory and packed into sequences in random order.
 //
 // Example
 //   const auto part = make_streamed_part(rows, encoder, 17, {.max_positions = 2048, .seed = 1337});
@@ -35,7 +35,7 @@ class StreamedPart {
   [[nodiscard]] TokenSample sequence(std::int64_t index) const { return packed_->get(index); }
   [[nodiscard]] std::int64_t num_positions(std::int64_t index) const { return packed_->num_positions(index, 0); }
   [[nodiscard]] std::int64_t num_skipped() const { return num_skipped_; }    // bad rows
-  [[nodiscard]] bool predicts_nothing() const { return predicts_nothing_; }  // in any of its documents
+  [[nodiscard]] bool predicts_nothing() const { return predicts_nothing_; }  // no item has a target
 
  private:
   std::shared_ptr<const PackedDataset> packed_;
@@ -43,7 +43,8 @@ class StreamedPart {
   bool predicts_nothing_;
 };
 
-// Throws IoError that names file and row as tokenize_rows(), and for documents that are too long as UsableDocuments.
+// Tokenises and packs one part of the rows. Throws IoError that names file and row as tokenize_rows() does, and the
+// IoError of UsableDocuments for documents that are too long.
 [[nodiscard]] StreamedPart make_streamed_part(const TextRows& rows, const TextEncoder& encoder, std::int64_t part,
                                               const StreamedPartOptions& options);
 

@@ -5,8 +5,9 @@
 
 namespace d9d {
 
-// A row that is no document: a broken line, a null, no text in a column, no UTF-8, damaged rows within a file. What
-// concerns a whole file (it is not whole, of another format, has no such column) is an error under both.
+// A row is bad if no document can be made from it: a broken line, a null, a column without text, bytes that are not
+// UTF-8, damaged rows within a file. A problem of a whole file (it is incomplete, of another format or lacks the
+// column) is an error under both policies.
 enum class BadRows {
   kRefuse,  // IoError that names file and row
   kSkip,    // left out and counted

@@ -1,5 +1,5 @@
-// Conversations as documents: a row's column is a JSON list of messages, which becomes the text of a chat template, and
-// what the assistant says is the target.
+// Encodes conversations as documents: a row's column is a JSON list of messages, a chat template renders it as text,
+// and what the assistant says is the target.
 //
 // Example
 //   const ChatEncoder encoder("Qwen3-0.6B/tokenizer.json", ChatFamily::kQwen3);
@@ -21,14 +21,15 @@ namespace d9d {
 
 class ChatEncoder final : public TokenizerEncoder {
  public:
-  // Throws as TokenizerEncoder, and ConfigError for a tokenizer without the template's special_tokens().
+  // Throws the errors of TokenizerEncoder, and ConfigError if the tokenizer lacks one of the template's
+  // special_tokens().
   ChatEncoder(const std::filesystem::path& tokenizer, ChatFamily family);
 
-  // Expects one column. Problems: text that is no JSON, messages that read_chat_messages() refuses, a conversation in
-  // which the assistant says nothing. `end` is no target.
+  // Expects one column. Problems: text that is not JSON, messages that read_chat_messages() rejects, a conversation in
+  // which the assistant says nothing. `end` is not a target.
   [[nodiscard]] EncodedRow encode_row(std::span<const std::string_view> columns,
                                       std::optional<std::int64_t> end) const override;
-  // Keys of messages that the template does not read.
+  // Names the keys of messages that the template does not read.
   [[nodiscard]] std::string remark() const override;
   [[nodiscard]] std::string fingerprint() const override;
 

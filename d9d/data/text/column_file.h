@@ -18,7 +18,7 @@ enum class ColumnFormat {
   kArrow,    // Arrow's IPC stream or file; parts are record batches
 };
 
-// Reading is thread-safe. Nothing throws but the functions that are passed in.
+// One open file. Reading is thread-safe. Its functions throw nothing themselves, but pass on exceptions of each().
 class ColumnFile {
  public:
   ColumnFile() = default;
@@ -26,11 +26,11 @@ class ColumnFile {
   ColumnFile& operator=(const ColumnFile&) = delete;
   virtual ~ColumnFile() = default;
 
-  // What is wrong with the whole file: it is damaged, or has rows and no such column or none of that content. Then
-  // without parts.
+  // The problem of the whole file: it is damaged, or it has rows but lacks a requested column of the requested content.
+  // The file then has no parts. Empty: no problem.
   [[nodiscard]] virtual const std::string& problem() const = 0;
   [[nodiscard]] virtual std::int64_t num_parts() const = 0;
-  // Calls each(row) with rows counted from the file's begin. Only the columns that were asked for are read, some
+  // Calls each(row) with rows counted from the file's begin. Reads only the requested columns; of Parquet about a
   // thousand rows at a time.
   virtual void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const = 0;
 };
@@ -42,10 +42,11 @@ struct ColumnRequest {
   ColumnContent content = ColumnContent::kText;
 };
 
-// Throws ConfigError where this build has no Arrow, or where the library or those of the wheel cannot be opened.
+// Opens a file. Throws ConfigError if this build has no Arrow, or if libd9d_arrow.so or the libraries of the wheel
+// cannot be opened.
 [[nodiscard]] std::unique_ptr<ColumnFile> open_column_file(const ColumnRequest& request);
 
-// The type of libd9d_arrow.so's one function, "d9d_open_column_file".
+// The type of the only function of libd9d_arrow.so, "d9d_open_column_file".
 using OpenColumnFile = std::unique_ptr<ColumnFile> (*)(const ColumnRequest& request);
 
 }  // namespace d9d

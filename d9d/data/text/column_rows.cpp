@@ -7,7 +7,7 @@ namespace d9d {
 
 namespace {
 
-// The file is damaged, or it is of another format, of which its first bytes tell.
+// Throws the error for a file that is damaged or, as its first bytes may show, has another format.
 void refuse_file(const std::filesystem::path& path, ColumnFormat format, const std::string& problem) {
   const std::string begin = first_bytes(path);
   const bool is_own = begin.starts_with(format == ColumnFormat::kParquet ? "PAR1" : "ARROW1");

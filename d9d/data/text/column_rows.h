@@ -1,4 +1,4 @@
-// Parquet or Arrow files as rows.
+// Reads rows from Parquet or Arrow files.
 //
 // Example
 //   const ColumnRows rows(match_files({"corpus/*.parquet"}), ColumnFormat::kParquet, {"text"});
@@ -17,8 +17,8 @@ namespace d9d {
 
 class ColumnRows final : public TextRows {
  public:
-  // Opens all files. Throws ConfigError where Arrow C++ is not there, and IoError for a file that is damaged or of
-  // another format, has no such column or no text in it (of JSON: none of ColumnContent::kJson's types).
+  // Opens all files. Throws ConfigError if Arrow C++ is not available, and IoError for a file that is damaged, has
+  // another format, lacks a column or has no text in it (with ColumnContent::kJson: nothing that converts to JSON).
   ColumnRows(const std::vector<std::filesystem::path>& files, ColumnFormat format, std::vector<std::string> columns,
              ColumnContent content = ColumnContent::kText);
 
@@ -32,11 +32,11 @@ class ColumnRows final : public TextRows {
   }
 
  private:
-  [[nodiscard]] std::string columns_text() const;  // what is read of the files
+  [[nodiscard]] std::string columns_text() const;  // describes what is read, for the fingerprints
 
   struct Part {
     std::size_t file;
-    std::int64_t part;  // of the file
+    std::int64_t part;  // index of the part in the file
   };
 
   std::vector<std::filesystem::path> paths_;

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A file that save_to_disk wrote: read(its JSON).
+// Returns read(json) for the JSON of a file that save_to_disk wrote.
 auto read_saved(const fs::path& path, const auto& read) {
   const MappedFile file(path);
   const std::string_view text{reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
@@ -29,7 +29,7 @@ auto read_saved(const fs::path& path, const auto& read) {
   }
 }
 
-// The files of one split, of its state.json, which names the split where datasets knew it.
+// The files of one split, from its state.json, which names the split if the datasets library knew it.
 DatasetFiles saved_files(const nlohmann::json& state, const fs::path& folder, const std::string& split) {
   const nlohmann::json saved = state.value("_split", nlohmann::json());
   D9D_CHECK(saved.is_null() || saved == split, IoError, "[data::dataset_files] expected a split '", split, "' in '",
@@ -47,8 +47,8 @@ DatasetFiles saved_files(const nlohmann::json& state, const fs::path& folder, co
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
 
-// What separates words of a name. datasets' own names of splits may have "_" and digits ("train_sft"); in other names
-// those separate too ("train_1"), but not a digit from a digit.
+// Which characters separate the words of a file name. In names written by the datasets library, splits may contain "_"
+// and digits ("train_sft"). In other names these are separators too ("train_1"), except between two digits.
 enum class Words { kOfDatasets, kOfOthers };
 
 bool separates(char c, char of_word, Words words) {
@@ -65,7 +65,7 @@ bool has_word(std::string_view name, std::string_view word, Words words) {
   return false;
 }
 
-// What datasets looks for in names that it did not write.
+// The words that the datasets library searches for in names that it did not write.
 std::vector<std::string> words_of_split(const std::string& split) {
   if (split == "train") return {"train", "training"};
   if (split == "validation") return {"validation", "valid", "dev", "val"};
@@ -82,7 +82,7 @@ bool has_any_split(std::string_view name) {
   return is_of_split(name, "train") || is_of_split(name, "validation") || is_of_split(name, "test");
 }
 
-// "train-00000-of-00002": that of one of a split's files.
+// Whether the name is that of one of several files of a split: "train-00000-of-00002".
 bool is_shard(const std::string& name) {
   const std::regex shard("-[0-9]{5}-of-[0-9]{5}");
   return std::regex_search(name, shard);
@@ -96,7 +96,7 @@ std::vector<fs::path> files_of(const fs::path& folder, std::string_view extensio
   }
   std::ranges::sort(all);
   for (const fs::path& path : all) {
-    // An Arrow file of the cache may be the result of a map() or an index: not the rows of the split.
+    // Arrow files that begin with "cache-" are results of map() or indices, not the rows of the split.
     const std::string name = path.stem().string();
     const bool is_of_datasets = extension == ".arrow" || is_shard(name);
     const bool matches = is_of_datasets ? has_word(name, split, Words::kOfDatasets) : is_of_split(name, split);
@@ -104,7 +104,7 @@ std::vector<fs::path> files_of(const fs::path& folder, std::string_view extensio
   }
   const bool names_no_split =
       std::ranges::none_of(all, [](const fs::path& path) { return has_any_split(path.stem().string()); });
-  const bool may_be_something_else = extension == ".json";  // a tokenizer, a dataset_info
+  const bool may_be_something_else = extension == ".json";  // such as a tokenizer or a dataset_info
   return split == "train" && names_no_split && !may_be_something_else ? all : of_split;
 }
 

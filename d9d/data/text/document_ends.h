@@ -1,4 +1,4 @@
-// Whether documents end with a token that says so: without one a model does not learn to stop.
+// Checks whether documents end with a special token: without one a model does not learn to stop.
 //
 // Example
 //   if (!end_with_special_tokens(documents, encoder)) warn_of_missing_ends(encoder, log);
@@ -11,13 +11,13 @@
 
 namespace d9d {
 
-// Of the first documents, as their texts may have ends of their own.
+// Whether the first documents all end with a special token. Texts may contain that token themselves.
 [[nodiscard]] bool end_with_special_tokens(const TokenDocuments& documents, const TextEncoder& encoder);
-// The same of rows that are not tokenised yet: reads their first part, and tokenises the first rows of it, of one in
-// pieces the last piece.
+// The same for rows that are not tokenised yet: reads the first part and tokenises its first rows. Of a row that is
+// read in pieces, it tokenises only the last piece.
 [[nodiscard]] bool end_with_special_tokens(const TextRows& rows, const TextEncoder& encoder);
 
-// Names a token of the encoder that may be meant as the end, if it has one.
+// Warns that no token ends a document, and suggests a usual end token if the encoder has one.
 void warn_of_missing_ends(const TextEncoder& encoder, const Logger& log);
 
 }  // namespace d9d

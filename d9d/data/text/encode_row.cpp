@@ -31,7 +31,7 @@ std::optional<EncodedRow> encode_row(const TextRows& rows, std::int64_t part, co
   if (encoded.problem.empty()) {
     try {
       encoded = encoded_piece(row, encoder, options.end_of_document);
-    } catch (const ConfigError& error) {  // the tokenizer's, of this text
+    } catch (const ConfigError& error) {  // the tokenizer cannot encode this text
       encoded.problem = error.what();
     }
   }

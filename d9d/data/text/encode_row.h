@@ -1,4 +1,4 @@
-// A row of text as a document, or what happens to a bad one.
+// Encodes a row of text as a document, and applies the policy for bad rows.
 #pragma once
 
 #include <optional>
@@ -11,11 +11,12 @@
 
 namespace d9d {
 
-// Borrows the encoder.
+// Wraps TextEncoder::next_cut(); the encoder must outlive the result.
 [[nodiscard]] NextCut next_cut_of(const TextEncoder& encoder);
 
-// Of a piece of a row (TextRows::read_piece) its part of the document. nullopt for a bad row that is skipped: `problem`
-// then has its place and what is wrong. Throws IoError with these if it is refused, as a piece always is.
+// Encodes a row as a document, or a piece of a row (TextRows::read_piece) as its part of the document. Returns nullopt
+// for a bad row that is skipped, and sets `problem` to what is wrong and where. Throws IoError with that text if the
+// row is rejected; a bad piece of a row is always rejected.
 [[nodiscard]] std::optional<EncodedRow> encode_row(const TextRows& rows, std::int64_t part, const TextRow& row,
                                                    const TextEncoder& encoder, const TokenizeOptions& options,
                                                    std::string& problem);

@@ -13,7 +13,7 @@ namespace d9d {
 struct EncodedRow {
   std::vector<std::int64_t> tokens = {};
   std::optional<std::vector<TokenRange>> targets = {};  // TokenDocuments::targets(); unset: all tokens
-  std::string problem = {};                             // what is wrong with the row's text; then no tokens
+  std::string problem = {};                             // what is wrong with the row's text; it then has no tokens
 };
 
 }  // namespace d9d

@@ -13,7 +13,7 @@ namespace d9d {
 
 namespace {
 
-// A hash of up to 16 blocks, spread evenly over the file: edits that keep size and time change most often one of them.
+// A hash of up to 16 blocks, spread evenly over the file. An edit that keeps size and time usually changes one of them.
 std::uint64_t hash_of_samples(const std::filesystem::path& path) {
   constexpr std::int64_t kFingerprintBlock = 4096, kMostBlocks = 16;
   const InputFile file(path);

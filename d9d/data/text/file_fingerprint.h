@@ -1,4 +1,4 @@
-// Tells whether files are still the same, without reading all of them.
+// Fingerprints that show whether files have changed, without reading whole files.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@ namespace d9d {
 // evenly over it. Throws IoError for a file that cannot be read.
 [[nodiscard]] std::string file_fingerprint(const std::vector<std::filesystem::path>& files);
 
-// The same without path and time, so that copies elsewhere have it too.
+// The same without path and time, so that copies in other places have the same fingerprint.
 [[nodiscard]] std::string content_fingerprint(const std::vector<std::filesystem::path>& files);
 
 }  // namespace d9d

@@ -46,7 +46,8 @@ std::optional<FileForm> form_of(std::span<const Mark> marks, std::string_view by
   return mark->form;
 }
 
-// Its first two bytes may begin a file of tokens, its header of ten not: deflate, no reserved flag, a level, a system.
+// A file of tokens may begin with the two magic bytes of gzip, but hardly with its header of ten bytes: the method
+// deflate, no reserved flag, a known level and a known system.
 bool is_gzip(std::string_view bytes) {
   if (bytes.size() < 10 || !bytes.starts_with("\x1f\x8b\x08"sv)) return false;
   const auto at = [bytes](std::size_t i) { return static_cast<unsigned char>(bytes[i]); };
@@ -60,7 +61,7 @@ bool is_tar(std::string_view bytes) {
   return bytes.size() > kMagic && bytes.substr(kMagic).starts_with("ustar");
 }
 
-// Characters of ASCII with a zero behind each (0), or in front (1).
+// Detects ASCII characters with a zero byte after each (returns 0) or before each (returns 1).
 std::optional<int> utf16_without_mark(std::string_view bytes) {
   constexpr std::size_t kLooksAt = 16;
   const std::string_view some = bytes.substr(0, std::min(kLooksAt, bytes.size() / 2 * 2));

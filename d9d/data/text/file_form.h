@@ -1,4 +1,5 @@
-// What a file is that was given as text or as tokens, by its first bytes: an archive, another format, an encoding.
+// Recognises by its first bytes what a file is that was given as text or as tokens: an archive, another format, an
+// encoding.
 //
 // Example
 //   const auto form = foreign_format(first_bytes("ids.bin"));
@@ -17,13 +18,13 @@ struct FileForm {
   std::string_view remedy;
 };
 
-// As many as tell the form of a file. Throws IoError if it cannot be read.
+// Returns the first bytes of a file, as many as the functions below need. Throws IoError if the file cannot be read.
 [[nodiscard]] std::string first_bytes(const std::filesystem::path& path);
 
-// By marks that no text and no file of token ids begins with. None for other files.
+// Recognises formats by magic bytes that no text and no file of token ids begins with. nullopt for other files.
 [[nodiscard]] std::optional<FileForm> foreign_format(std::string_view bytes);
 
-// UTF-16 and UTF-32, with their mark in front or without. None for other text.
+// Recognises UTF-16, with or without a byte order mark, and UTF-32 with one. nullopt for other text.
 [[nodiscard]] std::optional<FileForm> foreign_encoding(std::string_view bytes);
 
 }  // namespace d9d

@@ -14,10 +14,10 @@ namespace {
 constexpr std::string_view kWhiteSpace = " \t\r\n";
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
-// A line in which null stands for each NaN, Infinity and -Infinity outside of texts.
+// A line in which null replaces each NaN, Infinity and -Infinity outside of texts.
 struct FiniteLine {
   std::string text;
-  std::vector<std::size_t> longer_at = {};  // where it has one byte more than the line
+  std::vector<std::size_t> longer_at = {};  // positions in `text` after each NaN, for which "null" has one byte more
 };
 
 FiniteLine without_non_finite(std::string_view line) {
@@ -50,7 +50,7 @@ FiniteLine without_non_finite(std::string_view line) {
 
 struct Fault {
   std::string what = {};  // empty: none
-  std::size_t byte = 0;   // from 1 on
+  std::size_t byte = 0;   // counted from 1
 };
 
 Fault parse(std::string_view text, nlohmann::json& json) try {
@@ -58,7 +58,7 @@ Fault parse(std::string_view text, nlohmann::json& json) try {
   return {};
 } catch (const nlohmann::json::parse_error& error) {
   const std::string what = json_fault(error);
-  return {what.substr(0, what.find("; last read")), error.byte};  // which may be all of a long text
+  return {what.substr(0, what.find("; last read")), error.byte};  // that part may contain all of a long text
 } catch (const nlohmann::json::exception& error) {
   return {json_fault(error), 1};
 }
@@ -80,7 +80,7 @@ std::string parse_json_line(std::string_view line, nlohmann::json& object) {
 
 namespace {
 
-// Takes all events of a parse; tells where it ended.
+// Accepts all events of a parse and records where an error occurred.
 struct ParseEnd final : nlohmann::json::json_sax_t {
   using Json = nlohmann::json;
   bool null() override { return true; }
@@ -102,8 +102,8 @@ struct ParseEnd final : nlohmann::json::json_sax_t {
   std::size_t error_at = 0;
 };
 
-// Whether the text begins with an object that goes on in later lines. A row that is cut off does not: what follows it
-// is no part of it.
+// Whether the text begins with an object that continues in later lines. A truncated row does not count: the lines after
+// it are not part of its object.
 bool is_over_lines(std::string_view text) {
   constexpr std::size_t kLooksAt = std::size_t{1} << 20;
   nlohmann::json line;
@@ -113,14 +113,14 @@ bool is_over_lines(std::string_view text) {
   const auto format = nlohmann::json::input_format_t::json;
   ParseEnd of_line;
   const FiniteLine first = without_non_finite(text.substr(0, end));
-  if (nlohmann::json::sax_parse(first.text, &of_line, format, /*strict=*/false)) return false;  // a value and more
+  if (nlohmann::json::sax_parse(first.text, &of_line, format, /*strict=*/false)) return false;  // a complete value
   const FiniteLine begin = without_non_finite(text.substr(0, kLooksAt));
   ParseEnd parsed;
   const bool has_end = nlohmann::json::sax_parse(begin.text, &parsed, format, /*strict=*/false);
   return has_end || parsed.error_at > begin.text.size();
 }
 
-// Whether one of the first lines may be an object: a file may have a bad row in front.
+// Whether one of the first lines may be an object: a file may begin with bad rows.
 bool has_object(std::string_view text) {
   constexpr int kLooksAt = 16;
   for (int i = 0; i < kLooksAt; ++i) {

@@ -1,4 +1,4 @@
-// A line of JSON lines, read as Python writes it: NaN and Infinity are null.
+// Parses lines of JSON lines as Python writes them: NaN and Infinity become null.
 //
 // Example
 //   nlohmann::json object;
@@ -14,11 +14,12 @@
 
 namespace d9d {
 
-// Sets `object`, or returns what is wrong with the line and at which column (bytes from 1 on).
+// Sets `object` and returns an empty text, or returns what is wrong with the line and at which column (in bytes,
+// counted from 1).
 [[nodiscard]] std::string parse_json_line(std::string_view line, nlohmann::json& object);
 
-// Throws IoError that names the file and the remedy if its beginning shows that its lines are no objects: other formats
-// and encodings (check_text_file), a list of objects, an object over several lines, text that is no JSON.
+// Throws IoError that names the file and the remedy if its beginning shows that its lines are not objects: other
+// formats and encodings (check_text_file), a list of objects, an object over several lines, text that is not JSON.
 void check_json_lines(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace d9d

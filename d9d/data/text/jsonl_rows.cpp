@@ -13,7 +13,8 @@ namespace d9d {
 
 namespace {
 
-// Points into `object`, which is kept; the problem if there is one. Values that are asked for as JSON become texts.
+// The row points into `object`, which must outlive it; it has a problem if a column is missing or of another type. With
+// kJson, values that are not strings are replaced by their JSON texts.
 TextRow row_of(nlohmann::json& object, const std::vector<std::string>& columns, ColumnContent content) {
   TextRow row;
   if (!object.is_object()) return {.problem = cat("JSON that is no object but ", object.type_name())};
@@ -54,7 +55,7 @@ void JsonlRows::read(std::int64_t part, const std::function<void(const TextRow&)
   const auto [file, begin, end] = parts_[static_cast<std::size_t>(part)];
   const std::string_view text = text_of(file);
   std::size_t first = begin;
-  if (begin > 0) {  // the line that begins before belongs to the part before
+  if (begin > 0) {  // a line that begins before `begin` belongs to an earlier part
     const std::size_t newline = text.find('\n', begin - 1);
     first = newline == std::string_view::npos ? text.size() : newline + 1;
   }

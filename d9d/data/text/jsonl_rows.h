@@ -1,4 +1,4 @@
-// Files of JSON lines as rows: an object a line. Lines without text are passed over, and files without lines.
+// Reads rows from files of JSON lines, one object per line. Blank lines and empty files are skipped.
 //
 // Example
 //   const JsonlRows rows(match_files({"corpus/*.jsonl"}), {"text"});      // {"text": "...", ...}
@@ -22,13 +22,14 @@ class JsonlRows final : public TextRows {
  public:
   static constexpr std::int64_t kPartBytes = std::int64_t{8} << 20;
 
-  // A part has the lines that begin in part_bytes of a file. Files are mapped. Throws IoError for one that cannot be,
-  // and as check_json_lines() for one that has no lines of objects.
+  // A part has the lines that begin within a range of part_bytes bytes of a file. Files are memory-mapped. Throws
+  // IoError for a file that cannot be mapped, and the IoError of check_json_lines() for one whose lines are not
+  // objects.
   JsonlRows(const std::vector<std::filesystem::path>& files, std::vector<std::string> columns,
             std::int64_t part_bytes = kPartBytes, ColumnContent content = ColumnContent::kText);
 
   [[nodiscard]] std::int64_t num_parts() const override { return std::ssize(parts_); }
-  // Problems: a line that is no JSON object or not UTF-8, without a column, or with something else than a string in it.
+  // Problems: a line that is not a JSON object or not UTF-8, lacks a column, or has another type than a string in it.
   void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override;
   [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;  // row: the line's first byte
   [[nodiscard]] std::string fingerprint() const override { return columns_text() + file_fingerprint(files_); }
@@ -37,7 +38,7 @@ class JsonlRows final : public TextRows {
   }
 
  private:
-  [[nodiscard]] std::string columns_text() const;  // what is read of the files
+  [[nodiscard]] std::string columns_text() const;  // describes what is read, for the fingerprints
 
   struct Part {
     std::size_t file;

@@ -4,7 +4,7 @@ namespace d9d {
 
 EncodedRow TextEncoder::encode_row(std::span<const std::string_view> columns, std::optional<std::int64_t> end) const {
   EncodedRow encoded{.tokens = {tokens_before().begin(), tokens_before().end()}};
-  std::int64_t begin = 0;  // of the last column
+  std::int64_t begin = 0;  // first token of the last column
   for (const std::string_view column : columns) {
     begin = std::ssize(encoded.tokens);
     encode(column, encoded.tokens);

@@ -25,36 +25,37 @@ class TextEncoder {
   TextEncoder& operator=(const TextEncoder&) = delete;
   virtual ~TextEncoder() = default;
 
-  // Appends the ids of `text`, which is UTF-8, without tokens around it. Thread-safe. Throws ConfigError for a text
-  // that it has no tokens for, as does encode_row().
+  // Appends the ids of `text`, which is UTF-8, without tokens_before() and tokens_behind(). Thread-safe. Throws
+  // ConfigError for a text that it cannot represent in tokens, as does encode_row().
   virtual void encode(std::string_view text, std::vector<std::int64_t>& ids) const = 0;
-  // The first place in [from, to) where `text` may be cut: encode() of its pieces, one after the other, gives the ids
-  // of the whole. `to` without one, or where the encoder does not know better.
+  // The first position in [from, to) at which `text` can be split: encode() of both pieces, one after the other, gives
+  // the ids of the whole text. Returns `to` if there is none, or if the encoder does not search for one (the default).
   [[nodiscard]] virtual std::size_t next_cut(std::string_view /*text*/, std::size_t /*from*/, std::size_t to) const {
     return to;
   }
-  // What stands in front of a row's first column, and behind its last.
+  // The tokens before a row's first column, and after its last column.
   [[nodiscard]] virtual std::span<const std::int64_t> tokens_before() const { return {}; }
   [[nodiscard]] virtual std::span<const std::int64_t> tokens_behind() const { return {}; }
-  // A row's columns as a document, with `end` as its last token. Here one column after the other between
-  // tokens_before() and tokens_behind(); of several only the last, with what follows, is a target. Thread-safe.
+  // A row's columns as a document, with `end` as its last token. This implementation encodes the columns one after the
+  // other between tokens_before() and tokens_behind(). If there are several columns, the targets are the tokens from
+  // the last column on. Thread-safe.
   [[nodiscard]] virtual EncodedRow encode_row(std::span<const std::string_view> columns,
                                               std::optional<std::int64_t> end) const;
   // Ids are 0..vocabulary_size-1.
   [[nodiscard]] virtual std::int64_t vocabulary_size() const = 0;
   // The id of a token by its text ("<|endoftext|>"); nullopt if there is none.
   [[nodiscard]] virtual std::optional<std::int64_t> id_of(std::string_view token) const = 0;
-  // Whose ids they are; unknown unless the encoder knows better.
+  // Identifies the tokenizer of the ids; unknown by default.
   [[nodiscard]] virtual TokenizerIdentity identity() const { return {}; }
-  // What it left alone in rows that it has encoded so far, for the log; empty: nothing. Thread-safe.
+  // What it ignored in the rows that it has encoded so far, for the log; empty: nothing. Thread-safe.
   [[nodiscard]] virtual std::string remark() const { return {}; }
-  // Whether a token is none of text but a mark, such as the end of a document.
+  // Whether a token is special: a marker, such as the end of a document, instead of text.
   [[nodiscard]] virtual bool is_special(std::int64_t /*id*/) const { return false; }
   // Differs between encoders that give different ids.
   [[nodiscard]] virtual std::string fingerprint() const = 0;
 };
 
-// The bytes of the text; they are their tokens' names too.
+// Tokens are the bytes of the text; the text of a token is its byte.
 class ByteEncoder final : public TextEncoder {
  public:
   void encode(std::string_view text, std::vector<std::int64_t>& ids) const override {

@@ -70,7 +70,8 @@ void TextFileRows::read_piece(std::int64_t part, std::int64_t piece, const NextC
   const auto position = [&](std::int64_t i) {
     return std::min(static_cast<std::size_t>(i * piece_bytes_), text.size());
   };
-  // A piece without a place in its bytes is in the one before, which goes on to the next place.
+  // If a piece has no split position within its bytes, they belong to the piece before it, which continues to the next
+  // split position.
   const std::size_t next = position(piece + 1);
   const std::size_t begin = piece == 0 ? 0 : next_cut(text, position(piece), next);
   if (begin == next) return;

@@ -1,4 +1,4 @@
-// Text files as rows: each file is one, unless it is empty. A large one is read in pieces.
+// Reads text files as rows: each file is one row; empty files are skipped. A large file is read in pieces.
 //
 // Example
 //   const TextFileRows rows(match_files({"corpus/*.txt"}));
@@ -15,7 +15,7 @@
 
 namespace d9d {
 
-// Throws IoError that names the file, what it is and the remedy, if it begins as no text in UTF-8 does:
+// Throws IoError that names the file, its format and the remedy if its first bytes show that it is not UTF-8 text:
 // foreign_format(), foreign_encoding().
 void check_text_file(const std::filesystem::path& path);
 
@@ -23,16 +23,16 @@ class TextFileRows final : public TextRows {
  public:
   static constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20;
 
-  // A piece ends at the first place for it from a multiple of piece_bytes on. Looks at the beginning of each file.
-  // Throws IoError for one that cannot be read, and as check_text_file().
+  // A piece ends at the first split position (NextCut) at or after a multiple of piece_bytes. Reads the beginning of
+  // each file. Throws IoError for a file that cannot be read, and the IoError of check_text_file().
   explicit TextFileRows(const std::vector<std::filesystem::path>& files, std::int64_t piece_bytes = kPieceBytes);
 
   [[nodiscard]] std::int64_t num_parts() const override { return std::ssize(files_); }
   // A file that is not UTF-8 is a row with a problem. Throws IoError for a file that cannot be read.
   void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override;
   [[nodiscard]] std::int64_t num_pieces(std::int64_t part) const override;
-  // The file is looked at as a whole once: of one that is not UTF-8 the first piece has the row with the problem, and
-  // the others none.
+  // The whole file is checked once. If it is not UTF-8, the first piece has the row with the problem, and the other
+  // pieces have no row.
   void read_piece(std::int64_t part, std::int64_t piece, const NextCut& next_cut,
                   const std::function<void(const TextRow&)>& each) const override;
   [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;
@@ -40,7 +40,7 @@ class TextFileRows final : public TextRows {
   [[nodiscard]] std::string content_fingerprint() const override;
 
  private:
-  // What is wrong with a file, when somebody has looked.
+  // The cached result of the UTF-8 check of a file.
   struct Look {
     std::once_flag once;
     std::string problem;

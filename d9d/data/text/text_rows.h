@@ -1,4 +1,5 @@
-// Rows of text from files, in parts that are read independently of each other: what a tokenizer turns into documents.
+// The interface of rows of text from files, which a tokenizer turns into documents. Rows come in parts that are read
+// independently of each other.
 //
 // Example
 //   for (std::int64_t part = 0; part < rows.num_parts(); ++part) {
@@ -16,24 +17,25 @@ namespace d9d {
 
 struct TextRow {
   std::int64_t row = 0;                        // within its part, as TextRows::place() takes it
-  std::vector<std::string_view> columns = {};  // of each name that was asked for; valid during the call
-  std::string problem = {};                    // what is wrong with the row; then no columns
-  bool begins = true;                          // whether the text is the row's from its begin, and up to its end:
-  bool ends = true;                            // read_piece()
-  std::int64_t num_rows = 1;                   // that have the problem: rows that are damaged together are one here
+  std::vector<std::string_view> columns = {};  // one for each requested name; valid during the call
+  std::string problem = {};                    // what is wrong with the row; it then has no columns
+  bool begins = true;                          // whether the text begins at the begin of the row; see read_piece()
+  bool ends = true;                            // whether the text ends at the end of the row; see read_piece()
+  std::int64_t num_rows = 1;                   // rows with this problem: rows that are damaged together are one TextRow
 };
 
-// What columns hold, and how a row has them.
+// The content of columns, and how rows represent it.
 enum class ColumnContent {
   kText,  // texts
-  kJson,  // any value, as JSON; texts are JSON already
+  kJson,  // any value, as JSON; texts must be JSON already
 };
 
-// TextEncoder::next_cut().
+// A function like TextEncoder::next_cut().
 using NextCut = std::function<std::size_t(std::string_view text, std::size_t from, std::size_t to)>;
 
-// Reading is thread-safe, and equal calls give equal rows. What is wrong with a whole file is no row: constructors
-// throw IoError for a file that is damaged, of another format or without a column. A file without rows has none.
+// Rows of text in parts. Reading is thread-safe, and equal calls give equal rows. A problem of a whole file is not
+// reported as a row: constructors throw IoError for a file that is damaged, has another format or lacks a column. A
+// file without rows is no error.
 class TextRows {
  public:
   TextRows() = default;
@@ -43,12 +45,13 @@ class TextRows {
 
   [[nodiscard]] virtual std::int64_t num_parts() const = 0;
 
-  // Calls each(row) for the rows of a part, in order; 0 <= part < num_parts(). Bad rows are handed out with their
-  // problem, so that one policy decides what happens to them.
+  // Calls each(row) for the rows of a part, in order; 0 <= part < num_parts(). Bad rows are passed with their problem,
+  // so that one policy (BadRows) decides what happens to them.
   virtual void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const = 0;
 
-  // A part in pieces that are read independently of each other, for who can take a long row in several. The texts of a
-  // row's pieces, in order, are the row's; each but the last ends where `next_cut` says. A piece may have none.
+  // A part in pieces that are read independently of each other, for callers that can process a long row in several
+  // pieces. The concatenated texts of its pieces are the text of the row; each piece but the last ends at a position of
+  // `next_cut`. A piece may be empty: each() is then not called.
   [[nodiscard]] virtual std::int64_t num_pieces(std::int64_t /*part*/) const { return 1; }
   virtual void read_piece(std::int64_t part, std::int64_t /*piece*/, const NextCut& /*next_cut*/,
                           const std::function<void(const TextRow&)>& each) const {
@@ -60,7 +63,8 @@ class TextRows {
 
   // Changes when files are replaced, edited or added, or when other columns are asked for.
   [[nodiscard]] virtual std::string fingerprint() const = 0;
-  // The same for copies of the files elsewhere, whatever their times: what rows a position in them belongs to.
+  // The same for copies of the files in other places, with any times. It identifies the rows to which a saved position
+  // belongs.
   [[nodiscard]] virtual std::string content_fingerprint() const = 0;
 };
 

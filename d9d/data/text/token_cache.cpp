@@ -21,7 +21,7 @@ bool is_there(const std::filesystem::path& folder) {
   return std::filesystem::exists(folder / kManifestFile, error);
 }
 
-// Tokenises unless the folder is there when it is done; another process may be first.
+// Tokenises into `folder`. An IoError is ignored if the folder exists afterwards: another process was first.
 void make(const TextRows& rows, const TextEncoder& encoder, const TokenCacheOptions& options,
           const std::filesystem::path& folder) {
   detail::make_writable_folder(options.folder);
@@ -44,7 +44,7 @@ void make(const TextRows& rows, const TextEncoder& encoder, const TokenCacheOpti
   }
 }
 
-// The row of which document `index` of a part was made: bad rows are none.
+// The place of the row from which document `index` of a part was made. Bad rows are not counted.
 std::string place_of_row(const TextRows& rows, const TextEncoder& encoder, std::int64_t part, std::int64_t index) {
   std::string place, problem;
   rows.read(part, [&](const TextRow& row) {

@@ -17,7 +17,7 @@ namespace d9d {
 
 namespace {
 
-// Of a part of the rows.
+// A piece of a part of the rows.
 struct Piece {
   std::int64_t part = 0;
   std::int64_t index = 0;
@@ -33,14 +33,14 @@ std::vector<Piece> pieces_of(const TextRows& rows) {
   return pieces;
 }
 
-// The documents of a piece.
+// The encoded documents of a piece.
 struct EncodedPiece {
   std::vector<std::byte> tokens = {};
   std::vector<std::int64_t> lengths = {};
-  bool goes_on = false;  // the last document, in the next piece
+  bool goes_on = false;  // the last document continues in the next piece
   bool has_targets = false;
   std::vector<TokenRange> targets = {};
-  std::vector<std::int64_t> num_targets = {};  // by document
+  std::vector<std::int64_t> num_targets = {};  // number of ranges of each document
   std::int64_t num_skipped = 0;
   std::string first_skipped = {};
 };
@@ -80,7 +80,7 @@ EncodedPiece encode_piece(const TextRows& rows, const Piece& piece, const TextEn
   return encoded;
 }
 
-// Writes the pieces into the folder, which is not yet in its place.
+// Writes the pieces into a staging folder.
 class Writer {
  public:
   Writer(const std::filesystem::path& folder, TokenDtype dtype)
@@ -137,7 +137,7 @@ class Writer {
     AtomicFile offsets;
   };
 
-  // Of the first `count` documents of the piece.
+  // Writes the targets of the first `count` documents of the piece.
   void append_targets(const EncodedPiece& part, std::int64_t count) {
     if (!targets_) {
       targets_.emplace(folder_);
@@ -173,7 +173,7 @@ class Writer {
   AtomicFile parts_;
   std::optional<Targets> targets_;
   TokenizedManifest manifest_;
-  // Of what each file has, whatever the parts in which it came.
+  // Hashes of the contents of the files, independent of how the rows were divided into parts.
   std::uint64_t tokens_hash_ = fnv1a(""), ends_hash_ = fnv1a(""), targets_hash_ = fnv1a(""),
                 target_ends_hash_ = fnv1a("");
 };
@@ -196,7 +196,7 @@ TokenizedManifest tokenize_rows(const TextRows& rows, const TextEncoder& encoder
          .end = std::ssize(pieces),
          .num_workers = num_threads,
          .num_ahead = 2 * num_threads,
-         .patience = kLongestWait});  // they use what this function borrows
+         .patience = kLongestWait});  // the threads use local variables and arguments
     const auto is_full = [&] { return options.max_rows >= 0 && writer.manifest().num_documents >= options.max_rows; };
     for (const Piece& piece : pieces) {
       if (piece.index == 0 && is_full()) break;

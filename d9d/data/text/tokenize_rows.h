@@ -1,4 +1,4 @@
-// Tokenises rows of text, once, into a folder that TokenizedDocuments maps.
+// Tokenises rows of text once and writes them into a folder that TokenizedDocuments maps.
 //
 // Example
 //   tokenize_rows(rows, encoder, {.end_of_document = encoder.id_of("<|endoftext|>"), .num_threads = 16}, folder);
@@ -18,17 +18,18 @@
 namespace d9d {
 
 struct TokenizeOptions {
-  std::optional<std::int64_t> end_of_document = {};  // a token after each row's last
+  std::optional<std::int64_t> end_of_document = {};  // a token that is appended to each row
   BadRows bad_rows = BadRows::kRefuse;
   std::int64_t max_rows = -1;  // rows after these are not read; < 0: all
   std::int64_t num_threads = 1;
-  // Told after each part and each piece of one: parts done of all, and tokens so far.
+  // Called after each part and each piece of a part, with the numbers of parts and tokens that are done.
   std::function<void(std::int64_t num_parts, std::int64_t num_tokens)> on_progress = {};
 };
 
-// Documents are the rows in order, as TextEncoder::encode_row has them; pieces of long rows (TextRows::read_piece) are
-// tokenised on several threads. The folder appears whole; it must not exist, its parent must. The same for any number
-// of threads. Returns what the manifest says. Throws IoError as the options say, and if no row is a document.
+// Tokenises the rows into `folder`. Documents are the rows in order, encoded by TextEncoder::encode_row(); pieces of
+// long rows (TextRows::read_piece) are tokenised on several threads. The result does not depend on the number of
+// threads. The folder is created atomically; it must not exist yet, but its parent must. Returns the manifest. Throws
+// IoError for bad rows as the options demand, and if no row is a document.
 TokenizedManifest tokenize_rows(const TextRows& rows, const TextEncoder& encoder, const TokenizeOptions& options,
                                 const std::filesystem::path& folder);
 

@@ -1,4 +1,4 @@
-// A tokenizer.json as a TextEncoder.
+// A TextEncoder with the tokenizer of a tokenizer.json.
 //
 // Example
 //   const TokenizerEncoder encoder("Qwen3-0.6B/tokenizer.json", {.add_special_tokens = false});
@@ -17,7 +17,7 @@ namespace d9d {
 
 class TokenizerEncoder : public TextEncoder {
  public:
-  // Throws as Tokenizer::from_file.
+  // Throws the errors of Tokenizer::from_file.
   TokenizerEncoder(const std::filesystem::path& file, EncodeOptions options);
 
   void encode(std::string_view text, std::vector<std::int64_t>& ids) const override;
@@ -39,8 +39,8 @@ class TokenizerEncoder : public TextEncoder {
 
  private:
   Tokenizer tokenizer_;
-  EncodeOptions options_;                  // of encode()
-  std::vector<std::int64_t> before_ = {};  // tokens of the template, where special tokens are added
+  EncodeOptions options_;                  // used by encode()
+  std::vector<std::int64_t> before_ = {};  // tokens of the template if special tokens are added, else empty
   std::vector<std::int64_t> behind_ = {};
   std::string fingerprint_;
 };

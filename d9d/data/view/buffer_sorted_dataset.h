@@ -3,7 +3,7 @@
 // Example
 //   BufferSortedDataset sorted(std::make_shared<const DocumentDataset>(documents),
 //                              {.buffer_size = 1024, .pack_size = 64, .seed = 1337, .shuffle = true});
-// Read it in its own order: a GlobalBatchSampler that shuffles would part the neighbours.
+// Read it without shuffling: a GlobalBatchSampler that shuffles would separate neighbours of similar length.
 #pragma once
 
 #include <memory>
@@ -14,13 +14,13 @@
 
 namespace d9d {
 
-// `Base` is a dataset with `std::int64_t sort_key(std::int64_t index) const`.
+// Sorts `Base`, a dataset with `std::int64_t sort_key(std::int64_t index) const`.
 template <class Base>
 class BufferSortedDataset final : public Dataset<decltype(std::declval<const Base&>().get(0))> {
  public:
   using Sample = decltype(std::declval<const Base&>().get(0));
 
-  // `options` as of BufferSortedOrder, whose errors it throws; size and sort_key are those of `base`.
+  // Takes the options and throws the errors of BufferSortedOrder; size and sort_key are replaced by those of `base`.
   BufferSortedDataset(std::shared_ptr<const Base> base, BufferSortedOrder::Options options)
       : base_(std::move(base)), order_(of_base(*base_, std::move(options))) {}
 

@@ -25,12 +25,12 @@ class Dataset {
   // Expects 0 <= index < size(). Called concurrently from several threads; equal indices must give equal samples.
   [[nodiscard]] virtual Sample get(std::int64_t index) const = 0;
 
-  // The sample at `index` in pass `epoch` >= 0 over the dataset. The same in each, except for views that arrange every
-  // epoch anew.
+  // The sample at `index` in pass `epoch` >= 0 over the dataset. It does not depend on the epoch, except for views that
+  // rearrange the samples in each epoch.
   [[nodiscard]] virtual Sample get_in_epoch(std::int64_t index, std::int64_t /*epoch*/) const { return get(index); }
 };
 
-// What a loader asks of a dataset: get(), and get_in_epoch() where there is one.
+// Reads a sample for a loader: by get_in_epoch() if the dataset has it, else by get().
 template <class AnyDataset>
 [[nodiscard]] auto sample_in_epoch(const AnyDataset& dataset, std::int64_t index, std::int64_t epoch) {
   if constexpr (requires { dataset.get_in_epoch(index, epoch); }) {

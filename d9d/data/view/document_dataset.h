@@ -1,4 +1,4 @@
-// One document a sample: sequences of different lengths.
+// Each sample is one document, so sequences have different lengths.
 //
 // Example
 //   const auto dataset = std::make_shared<DocumentDataset>(UsableDocuments(source, {.max_positions = 2048}));

@@ -7,9 +7,9 @@ namespace d9d {
 
 // A document with more positions than a sequence.
 enum class LongDocuments {
-  kRefuse,    // IoError that names it, at construction
+  kRefuse,    // the constructor throws IoError that names it
   kTruncate,  // its end is dropped
-  kSplit,     // one item after the other, which share one token; each but the last fills a sequence
+  kSplit,     // it becomes several items, of which neighbours share one token; each but the last fills a sequence
   kSkip,      // it is left out
 };
 constexpr auto enum_names(LongDocuments) {

@@ -1,11 +1,13 @@
-// Several datasets mixed by weight: of each n samples in a row a source of weight w (of the sum 1) has n * w, nearly.
+// Mixes several datasets by weight: of any n consecutive samples, a source of weight w (weights sum to 1) gives
+// approximately n * w.
 //
 // Example
 //   MixtureDataset<TokenSample> mixture({{code, 0.7}, {prose, 0.3}});
 //   mixture.get_in_epoch(5, 0);
 //
-// A source is passed over as often as its weight asks for, and each pass is an epoch of its own: a small source is in
-// its fifth while a large one is in its first. Read it in its own order, and shuffle the sources (ShuffledDataset).
+// Each source is repeated as often as its weight requires and counts its own epochs: a small source may be in its fifth
+// epoch while a large one is in its first. Read the mixture without shuffling, and shuffle the sources instead
+// (ShuffledDataset).
 #pragma once
 
 #include <algorithm>
@@ -27,7 +29,7 @@ class MixtureDataset final : public Dataset<Sample> {
     double weight = 1;
   };
 
-  // Throws ConfigError as MixtureOrder.
+  // Throws the ConfigError of MixtureOrder.
   explicit MixtureDataset(std::vector<Source> sources)
       : sources_(std::move(sources)), order_(weights_of(sources_)), size_(std::numeric_limits<std::int64_t>::max()) {
     for (std::int64_t i = 0; i < std::ssize(sources_); ++i) {
@@ -35,8 +37,8 @@ class MixtureDataset final : public Dataset<Sample> {
     }
   }
 
-  // As many samples as there are before a source would begin again. An epoch of that size goes on where the one before
-  // ended.
+  // The number of samples before the first source would begin again. An epoch has that size and continues where the one
+  // before it ended.
   [[nodiscard]] std::int64_t size() const override { return size_; }
   [[nodiscard]] Sample get(std::int64_t index) const override { return get_in_epoch(index, 0); }
   [[nodiscard]] Sample get_in_epoch(std::int64_t index, std::int64_t epoch) const override {

@@ -1,4 +1,5 @@
-// Several documents in each sequence, which do not see each other: no padding but what fits no document.
+// Packs several documents into each sequence; they do not attend to each other. Only the room that no document fits
+// into is padding.
 //
 // Example
 //   PackedDataset packed(UsableDocuments(source, {.max_positions = 2048}), {.buffer_size = 1024, .seed = 1337});
@@ -16,20 +17,20 @@ namespace d9d {
 struct PackingOptions {
   std::int64_t buffer_size = 1024;  // documents that are packed together
   std::uint64_t seed = 0;
-  bool shuffle = false;  // PackedOrder::Options; a reader need not shuffle again
+  bool shuffle = false;  // PackedOrder::Options::shuffle; the reader need not shuffle again
 };
 
 class PackedDataset final : public Dataset<TokenSample> {
  public:
-  // Throws ConfigError as PackedOrder.
+  // Throws the ConfigError of PackedOrder.
   PackedDataset(UsableDocuments documents, PackingOptions options);
 
   [[nodiscard]] std::int64_t size() const override { return order_.size(); }
   [[nodiscard]] TokenSample get(std::int64_t index) const override { return get_in_epoch(index, 0); }
-  // Sequences of the documents' max_positions. What no document fills is padding: input 0, label kIgnoreIndex, position
-  // 0.
+  // A sequence of max_positions of the documents. Positions after the last document are padding: input 0, label
+  // kIgnoreIndex, position 0.
   [[nodiscard]] TokenSample get_in_epoch(std::int64_t index, std::int64_t epoch) const override;
-  // Positions of its documents, without padding.
+  // The number of positions of a sample without padding.
   [[nodiscard]] std::int64_t num_positions(std::int64_t index, std::int64_t epoch) const;
 
  private:

@@ -1,13 +1,13 @@
-// A part of a dataset, for those who divide data over ranks themselves. The pack streams of this library do not need
-// it: GlobalBatchSampler divides each global batch.
+// A part of a dataset, for programs that distribute data over ranks themselves. The pack streams of this library do not
+// need it: GlobalBatchSampler divides each global batch.
 //
 // Example
 //   auto shard = shard_dataset_data_parallel(dataset, context);     // this rank's, as long as the others'
 //
 //   base index of i      sequential: i * num_shards + shard       chunked: ceil(size / num_shards) * shard + i
 //
-// Which samples a step has depends on the number of shards, in both modes: a job that resumes with another number reads
-// other samples. With `chunked` even neighbours in the dataset are far apart in time.
+// In both modes the samples of a step depend on the number of shards, so a job that resumes with another number reads
+// other samples. With `chunked`, the ranks of a step read samples that are far apart in the dataset.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// A dataset in an order that is shuffled anew in each epoch, as GlobalBatchSampler shuffles, for sources of a mixture.
+// Shuffles a dataset anew in each epoch, in the same way as GlobalBatchSampler. It is used for sources of a mixture.
 //
 // Example
 //   const auto shuffled = std::make_shared<ShuffledDataset<TokenSample>>(dataset, /*seed=*/1337);

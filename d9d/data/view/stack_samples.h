@@ -1,4 +1,4 @@
-// The collate of samples whose tensors have the same shapes: each is stacked along a new first dimension.
+// A collate function for samples whose tensors have equal shapes: it stacks each tensor along a new first dimension.
 //
 // Example
 //   struct Picture {
@@ -21,20 +21,20 @@ namespace d9d {
 
 namespace detail {
 
-// A member that is no tensor and cannot hold one: a tree only carries it.
+// Detects members that are not tensors and cannot hold one, which a tensor tree only carries along.
 struct IsCarried {
   template <class T>
   using Of = std::bool_constant<!TreeOf<T, at::Tensor>>;
 };
 
-// Of each leaf the tensors of all samples, stacked: samples[b][i] is path and tensor of leaf i of sample b.
+// Stacks the tensors of all samples for each leaf; samples[b][i] is the path and the tensor of leaf i of sample b.
 [[nodiscard]] std::vector<at::Tensor> stack_leaves(
     const std::vector<std::vector<std::pair<std::string, at::Tensor>>>& samples);
 
 }  // namespace detail
 
-// Makes a batch of B samples: the same structure, with each tensor [...] stacked as a new one [B, ...] of its dtype and
-// device. Every member of Sample must be a tensor or hold tensors alone; a number is a tensor of shape []. Throws
+// Makes a batch of B samples with the same structure. Each tensor [...] is stacked into a new one [B, ...] of its dtype
+// and device. Every member of Sample must be a tensor or hold tensors alone; a number is a tensor of shape []. Throws
 // ConfigError if there is no sample, or if a tensor has no values or another shape or dtype than that of the first
 // sample, and StateError if the structure differs (an optional that is empty, a list of another size).
 template <TensorTree Sample>

@@ -1,4 +1,4 @@
-// Documents one after the other, cut into sequences of one length for next-token prediction.
+// Concatenates documents and splits them into sequences of one length for next-token prediction.
 //
 // Example
 //   const auto dataset = text_dataset({"corpus/*.txt"}, 1024);           // bytes as tokens: vocabulary 256
@@ -6,7 +6,7 @@
 //
 // Sample i reads tokens [i*S, i*S + S]: S inputs and, shifted by one, S labels. Adjacent samples share one token, so
 // that every token except the first of the corpus is predicted once. Tokens at the end that do not fill a sequence are
-// dropped. A sequence may begin within a document and contain several, and sees across their ends.
+// dropped. A sequence may begin within a document and contain several documents, which attend to each other.
 #pragma once
 
 #include <memory>
@@ -34,7 +34,8 @@ class TokenDataset final : public Dataset<TokenSample> {
   std::int64_t sequence_length_;
 };
 
-// Text as its bytes: tokens 0..255. Each file is a document; files are in path order, with a token 0 between them.
+// Text files with their bytes as tokens 0..255. Each file is a document; files are in path order, with a token 0
+// between them.
 inline constexpr std::int64_t kByteVocabularySize = 256;
 inline constexpr std::int64_t kDocumentSeparator = 0;
 [[nodiscard]] std::unique_ptr<TokenDataset> text_dataset(const std::vector<std::string>& patterns,

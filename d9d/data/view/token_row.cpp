@@ -7,7 +7,7 @@
 namespace d9d {
 
 namespace {
-constexpr std::int64_t kDocumentsPerMark = 64;  // an eighth of a byte of memory a document
+constexpr std::int64_t kDocumentsPerMark = 64;  // marks take an eighth of a byte per document
 }
 
 TokenRow::TokenRow(std::shared_ptr<const TokenDocuments> documents, std::optional<std::int64_t> separator)
@@ -23,9 +23,9 @@ TokenRow::TokenRow(std::shared_ptr<const TokenDocuments> documents, std::optiona
 void TokenRow::read(std::int64_t start, std::span<std::int64_t> tokens) const {
   D9D_ASSERT(start >= 0 && start + std::ssize(tokens) <= size_, "tokens ", start, "+", tokens.size(), " of ", size_);
   if (tokens.empty()) return;
-  // A mark whose documents are all empty is skipped by those after it, at the same token.
+  // If all documents of a mark are empty, the next mark is at the same token, and upper_bound selects the later one.
   const auto mark = std::max<std::int64_t>(std::ranges::upper_bound(marks_, start) - marks_.begin() - 1, 0);
-  std::int64_t position = start - marks_[mark];  // in the document, which may end before
+  std::int64_t position = start - marks_[mark];  // relative to the document; may be after its end
   for (std::int64_t document = mark * kDocumentsPerMark; !tokens.empty(); ++document) {
     const std::int64_t length = documents_->length(document);
     if (position < length) {

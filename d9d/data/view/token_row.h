@@ -1,4 +1,4 @@
-// Documents as one long row of tokens, addressed by token.
+// Presents documents as one long row of tokens, indexed by token.
 //
 // Example
 //   const TokenRow row(documents, /*separator=*/{});
@@ -17,21 +17,22 @@ namespace d9d {
 
 class TokenRow {
  public:
-  // `separator`: a token between two documents; unset: they follow directly. Asks for the length of each document once.
+  // `separator`: a token between two documents; unset: documents follow each other directly. The constructor reads the
+  // length of each document once.
   TokenRow(std::shared_ptr<const TokenDocuments> documents, std::optional<std::int64_t> separator);
 
   // Number of tokens, separators included.
   [[nodiscard]] std::int64_t size() const { return size_; }
   [[nodiscard]] const TokenDocuments& documents() const { return *documents_; }
 
-  // Fills `tokens` with those from `start` on; expects start + tokens.size() <= size(). Thread-safe. Throws as
+  // Fills `tokens` from token `start` on; expects start + tokens.size() <= size(). Thread-safe. Throws the errors of
   // TokenDocuments::read().
   void read(std::int64_t start, std::span<std::int64_t> tokens) const;
 
  private:
   std::shared_ptr<const TokenDocuments> documents_;
   std::optional<std::int64_t> separator_;
-  std::vector<std::int64_t> marks_;  // the start of every kDocumentsPerMark-th document
+  std::vector<std::int64_t> marks_;  // first token of every kDocumentsPerMark-th document
   std::int64_t size_ = 0;
 };
 

@@ -18,14 +18,15 @@
 
 namespace d9d {
 
-// All [n] int64.
+// One sequence; all tensors are [n] int64.
 struct TokenSample {
   at::Tensor input_ids;
-  at::Tensor labels;        // labels[i] follows input_ids[i]; kIgnoreIndex: nothing to predict
+  at::Tensor labels;        // labels[i] is the token after input_ids[i]; kIgnoreIndex: not predicted
   at::Tensor position_ids;  // 0..n-1; from 0 on in each document of a packed sequence
-  // Positions of each document of a packed sequence, and of its padding, in order: n together. Empty: not packed.
+  // Number of positions of each document of a packed sequence, and of its padding, in order; they sum to n. Empty: not
+  // packed.
   std::vector<std::int64_t> packed_lengths = {};
-  std::int64_t num_padding = 0;  // so many positions at the end are no data
+  std::int64_t num_padding = 0;  // number of positions at the end that are padding
   static constexpr auto fields() {
     return record<TokenSample>(field("input_ids", &TokenSample::input_ids), field("labels", &TokenSample::labels),
                                field("position_ids", &TokenSample::position_ids),
@@ -34,14 +35,14 @@ struct TokenSample {
   }
 };
 
-// All [B, S] int64: B sequences of S positions.
+// One microbatch of B sequences of S positions; all tensors are [B, S] int64.
 struct TokenBatch {
   at::Tensor input_ids;
   at::Tensor labels;
   at::Tensor position_ids;
-  // Where the documents end in the order of the B * S positions; padding is one. Unset: each sequence is a document.
+  // Document boundaries among the B * S positions; padding counts as a document. Unset: each sequence is one document.
   std::optional<PackedSequences> packed = {};
-  // B numbers: the first lengths[b] positions of sequence b are data, the others padding. They are on the host, where
+  // B numbers: the first lengths[b] positions of sequence b are data, the others padding. They are on the host, so that
   // counting does not wait for a GPU. Empty: there is no padding.
   std::vector<std::int64_t> lengths = {};
   static constexpr auto fields() {
@@ -51,15 +52,15 @@ struct TokenBatch {
   }
 };
 
-// Makes all positions of a sample padding, without labels. Loaders call it for a sample that a rank reads only to have
-// as many microbatches as the others: such a sample counts nowhere.
+// Turns all positions of a sample into padding without labels. Loaders call it for a sample that a rank reads only to
+// have as many microbatches as the other ranks; such a sample counts nowhere.
 void make_padding(TokenSample& sample);
 
-// Inputs are all tokens except the last, labels all except the first. Both are views of `tokens` ([n + 1] int64, n >=
-// 1).
+// Makes a sample for next-token prediction: inputs are all tokens except the last, labels all except the first. Both
+// are views of `tokens` ([n + 1] int64, n >= 1).
 [[nodiscard]] TokenSample next_token_sample(const at::Tensor& tokens);
 
-// Stacks sequences of one length; of packed sequences the batch has the boundaries. Throws ConfigError if there are
+// Stacks sequences of one length; a batch of packed sequences gets their boundaries. Throws ConfigError if there are
 // none, if lengths differ, or if only some are packed.
 [[nodiscard]] TokenBatch collate_fixed(std::span<const TokenSample> samples);
 
@@ -67,11 +68,12 @@ void make_padding(TokenSample& sample);
 // kIgnoreIndex and position 0. Causal attention and ignored labels make an attention mask unnecessary; `lengths` says
 // what is padding. Throws ConfigError if there is no sample, or a packed one.
 [[nodiscard]] TokenBatch collate_padded(std::span<const TokenSample> samples);
-// The same, with a number of positions that `multiple` divides: that of the ranks which share them.
+// The same, padded to a number of positions that is a multiple of `multiple`, the number of ranks that share them.
 [[nodiscard]] TokenBatch collate_padded_to_multiple(std::span<const TokenSample> samples, std::int64_t multiple);
 
-// Of the batch's positions [first, first + count) of each sequence, numbered through in a [B, count] tensor, those that
-// are data: [n] int64 on `device`, ascending. None: all. Does not synchronise with the device.
+// Selects the positions that are data among positions [first, first + count) of each sequence of the batch. Returns
+// their flat indices in a [B, count] tensor, ascending: [n] int64 on `device`. nullopt: all are data. Does not
+// synchronise with the device.
 [[nodiscard]] std::optional<at::Tensor> real_positions(const TokenBatch& batch, std::int64_t first, std::int64_t count,
                                                        at::Device device);
 

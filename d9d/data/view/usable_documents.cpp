@@ -55,7 +55,7 @@ void UsableDocuments::list(std::int64_t document) {
     if (is_listed) items_.push_back({document, i * rules_.max_positions});
     ++size_;
     if (!has_targets_) continue;
-    const std::int64_t first = i * rules_.max_positions + 1;  // token that is predicted, and behind the last one
+    const std::int64_t first = i * rules_.max_positions + 1;  // first predicted token; `end` is after the last one
     const std::int64_t end = std::min(first + rules_.max_positions, num_positions + 1);
     const bool predicts = std::ranges::any_of(
         targets, [&](const TokenRange& range) { return std::max(range.begin, first) < std::min(range.end, end); });

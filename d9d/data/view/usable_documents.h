@@ -1,4 +1,5 @@
-// The documents that fit into a sequence, with what happens to the others: the items of views of documents.
+// The items of views of documents: documents that fit into a sequence, after rules for those that are too long or
+// short.
 //
 // Example
 //   const UsableDocuments documents(source, {.max_positions = 2048, .too_long = LongDocuments::kSplit});
@@ -19,19 +20,19 @@
 
 namespace d9d {
 
-// A document of less than two tokens, in which there is nothing to predict.
+// What happens to a document of less than two tokens, in which there is nothing to predict.
 enum class ShortDocuments {
   kSkip,  // it is left out
-  kKeep,  // it is a sample of no positions
+  kKeep,  // it is a sample without positions
 };
 
 struct DocumentRules {
-  std::int64_t max_positions = 0;  // of an item
+  std::int64_t max_positions = 0;  // maximum number of positions of an item
   LongDocuments too_long = LongDocuments::kRefuse;
   ShortDocuments too_short = ShortDocuments::kSkip;
 };
 
-// Memory of a sample: as many inputs, labels and positions.
+// Output memory for a sample: equal numbers of inputs, labels and positions.
 struct SampleSpans {
   std::span<std::int64_t> input_ids;
   std::span<std::int64_t> labels;
@@ -46,18 +47,19 @@ class UsableDocuments {
     std::int64_t without_targets = 0;  // items in which nothing is predicted, such as a prompt whose answer is cut off
   };
 
-  // Asks for the length of each document once. Throws ConfigError unless max_positions >= 1. Nothing may be left.
+  // Reads the length of each document once. Throws ConfigError unless max_positions >= 1, and IoError that names a
+  // document that is too long under kRefuse. The result may have no items.
   UsableDocuments(std::shared_ptr<const TokenDocuments> documents, DocumentRules rules);
 
   [[nodiscard]] std::int64_t size() const { return size_; }
-  [[nodiscard]] const Counts& counts() const { return counts_; }  // of documents; without_targets of items
+  [[nodiscard]] const Counts& counts() const { return counts_; }  // counts documents, but items in without_targets
 
   [[nodiscard]] std::int64_t max_positions() const { return rules_.max_positions; }
-  // Positions of an item; 0 <= item < size().
+  // Number of positions of an item; expects 0 <= item < size().
   [[nodiscard]] std::int64_t num_positions(std::int64_t item) const;
-  // Throws IoError as TokenDocuments::read(). Thread-safe.
+  // Throws the IoError of TokenDocuments::read(). Thread-safe.
   [[nodiscard]] TokenSample sample(std::int64_t item) const;
-  // The same into memory of num_positions(item).
+  // The same, written into spans of num_positions(item) elements each.
   void read(std::int64_t item, const SampleSpans& sample) const;
 
  private:
@@ -73,7 +75,7 @@ class UsableDocuments {
   bool has_targets_;
   Counts counts_;
   std::int64_t size_ = 0;
-  std::vector<Item> items_;  // empty while item i is document i from its start on
+  std::vector<Item> items_;  // empty as long as item i is document i from its start on
 };
 
 }  // namespace d9d

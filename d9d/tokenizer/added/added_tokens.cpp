@@ -11,7 +11,7 @@ namespace {
 
 bool has_class(char32_t code_point, ClassBits bits) { return (code_point_classes()[code_point] & bits) != 0; }
 
-// Whether text[begin, end) stands in no word.
+// Whether text[begin, end) does not touch a word character before or after it.
 bool is_single_word(std::string_view text, std::size_t begin, std::size_t end) {
   const bool follows_word = begin > 0 && has_class(code_point_before(text, begin).value, kWord);
   const bool precedes_word = end < text.size() && has_class(code_point_at(text, end).value, kWord);
@@ -75,7 +75,7 @@ void AddedTokenMatcher::find(std::string_view text, SpecialTokens special_tokens
                              std::vector<AddedMatch>& matches) const {
   matches.clear();
   if (tokens_.empty()) return;
-  std::size_t covered = 0;  // behind the last match
+  std::size_t covered = 0;  // end of the last match
   for (std::size_t position = next_candidate(text, 0); position < text.size();
        position = next_candidate(text, position)) {
     const Found found = longest_at(text, position);
@@ -90,7 +90,7 @@ void AddedTokenMatcher::find(std::string_view text, SpecialTokens special_tokens
     if (token.single_word && !is_single_word(text, begin, end)) continue;
     if (token.lstrip) begin = std::max(begin_of_spaces(text, begin), covered);
     if (token.rstrip) end = ClassifiedText(text).skip(end, kSpace);
-    if (begin >= end) continue;  // wholly within the white space that the token before took
+    if (begin >= end) continue;  // lies within the white space that the previous match includes
     matches.push_back({token.id, begin, end});
     covered = end;
   }

@@ -8,12 +8,13 @@
 namespace d9d::detail {
 namespace {
 
-constexpr std::size_t kShortWord = 48;  // bytes: from here on a heap is faster than looking at every pair
+constexpr std::size_t kShortWord = 48;  // bytes; for longer words a heap is faster than searching all pairs
 
-// UTF-8 has no such byte.
+// Whether a byte can occur in UTF-8.
 bool occurs_in_utf8(unsigned byte) { return byte != 0xC0 && byte != 0xC1 && byte < 0xF5; }
 
-// A vocabulary without one of these is none of bytes, or damaged. SmolLM's lacks some control characters.
+// A vocabulary that lacks one of these bytes is not byte-level, or is damaged. Control characters may be missing, as in
+// SmolLM's.
 bool is_ascii_text(unsigned byte) {
   return byte == '\t' || byte == '\n' || byte == '\r' || (byte >= 0x20 && byte < 0x7F);
 }
@@ -71,11 +72,11 @@ void BpeModel::check_bytes(std::string_view word) const {
   }
 }
 
-// Looks for the first merge among all pairs, again and again.
+// Repeatedly applies the merge of the lowest rank, found by a search through all pairs.
 void BpeModel::merge_short(std::string_view word, std::vector<TokenId>& ids) const {
   struct Symbol {
     TokenId token;
-    Merge merge;  // with the next symbol
+    Merge merge;  // merge with the next symbol
   };
   std::array<Symbol, kShortWord> symbols;
   std::size_t count = word.size();
@@ -108,7 +109,8 @@ void BpeModel::push_candidate(MergeScratch& scratch, std::int32_t left, std::int
   std::push_heap(scratch.heap.begin(), scratch.heap.end(), comes_later);
 }
 
-// A linked list of symbols and a heap of pairs. An entry of the heap is out of date if its pair has changed since.
+// Uses a linked list of symbols and a heap of candidate merges. A candidate is skipped if its pair has changed since it
+// was added.
 void BpeModel::merge_long(std::string_view word, MergeScratch& scratch, std::vector<TokenId>& ids) const {
   auto& symbols = scratch.symbols;
   auto& heap = scratch.heap;
@@ -130,7 +132,7 @@ void BpeModel::merge_long(std::string_view word, MergeScratch& scratch, std::vec
     left.token = best.token;
     left.next = right.next;
     left.rank = kNoMerge;
-    right.rank = kNoMerge;  // merged into the left one: its own entries are out of date
+    right.rank = kNoMerge;  // merged into the left one, so its candidates are outdated
     if (left.next >= 0) {
       symbols[left.next].previous = best.position;
       push_candidate(scratch, best.position, left.next);

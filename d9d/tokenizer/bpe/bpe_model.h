@@ -1,4 +1,4 @@
-// A byte-level byte-pair encoding: the tokens of a word.
+// A byte-level byte-pair encoding (BPE) model, which turns words into tokens.
 //
 // Example
 //   std::vector<TokenId> ids;
@@ -25,11 +25,11 @@ struct StringHash {
 template <class Value>
 using StringMap = std::unordered_map<std::string, Value, StringHash, std::equal_to<>>;
 
-// Room that encode_word uses; one for each thread.
+// Working memory of encode_word(); each thread needs one.
 struct MergeScratch {
   struct Symbol {
     TokenId token;
-    std::uint32_t rank;  // of the merge with the next symbol
+    std::uint32_t rank;  // rank of the merge with the next symbol
     std::int32_t previous;
     std::int32_t next;
   };
@@ -44,13 +44,13 @@ struct MergeScratch {
 
 class BpeModel {
  public:
-  // `vocabulary`: tokens in the byte alphabet, ids unique. `merges`: in their order, each of tokens whose
-  // concatenation is a token too. The vocabulary has a token for each byte of ASCII text; others may lack one. `where`
-  // begins the messages of ConfigErrors.
+  // `vocabulary`: tokens in the byte alphabet, with unique ids. It must have a token for each byte of ASCII text; other
+  // bytes may lack one. `merges`: in order of rank; both tokens of a merge and their concatenation must be tokens of
+  // the vocabulary. Throws ConfigError, which begins with `where`.
   BpeModel(StringMap<TokenId> vocabulary, const std::vector<std::pair<std::string, std::string>>& merges,
            bool ignore_merges, const std::string& where);
 
-  // Adds the tokens of `word` to `ids`. Throws ConfigError for a byte that has none.
+  // Appends the tokens of `word` to `ids`. Throws ConfigError for a byte without a token.
   void encode_word(std::string_view word, MergeScratch& scratch, std::vector<TokenId>& ids) const;
 
   [[nodiscard]] const StringMap<TokenId>& vocabulary() const { return vocabulary_; }
@@ -62,10 +62,10 @@ class BpeModel {
   void push_candidate(MergeScratch& scratch, std::int32_t left, std::int32_t right) const;
 
   StringMap<TokenId> vocabulary_;
-  StringMap<TokenId> whole_words_;  // by bytes; empty unless merges are ignored for words that are tokens
+  StringMap<TokenId> whole_words_;  // by bytes; empty unless ignore_merges is set
   std::array<TokenId, 256> byte_tokens_ = {};
   std::array<bool, 256> lacks_token_ = {};
-  bool lacks_any_ = false;  // of bytes that UTF-8 uses
+  bool lacks_any_ = false;  // whether any byte that UTF-8 uses has no token
   MergeTable merges_;
 };
 

@@ -8,7 +8,7 @@
 namespace d9d::detail {
 namespace {
 
-constexpr int kNumSubstitutes = 68;  // bytes that do not stand for themselves
+constexpr int kNumSubstitutes = 68;  // bytes that are not represented by themselves
 
 constexpr bool stands_for_itself(unsigned byte) {
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;

@@ -1,5 +1,5 @@
-// The characters that stand for bytes in byte-level vocabularies (GPT-2's bytes_to_unicode): printable bytes of
-// Latin-1 stand for themselves, the others for U+0100 and on. "Ġ" is the space.
+// The characters that stand for bytes in byte-level vocabularies (GPT-2's bytes_to_unicode): printable bytes of Latin-1
+// are represented by themselves, the others by U+0100 and the following characters. "Ġ" is the space.
 //
 // Example
 //   from_byte_alphabet("Ġthe")   // " the"
@@ -14,7 +14,7 @@ namespace d9d::detail {
 
 [[nodiscard]] std::string to_byte_alphabet(std::string_view bytes);
 
-// None if a character of `text` (valid UTF-8) stands for no byte.
+// Returns nullopt if a character of `text` (valid UTF-8) represents no byte.
 [[nodiscard]] std::optional<std::string> from_byte_alphabet(std::string_view text);
 
 }  // namespace d9d::detail

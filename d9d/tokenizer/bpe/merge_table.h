@@ -1,4 +1,4 @@
-// The merges of a byte-pair encoding: which pair of tokens becomes which token, and which merge comes first.
+// The merges of a byte-pair encoding: maps a pair of tokens to the merged token and the rank of the merge.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace d9d::detail {
 using TokenId = std::uint32_t;
 
 struct Merge {
-  std::uint32_t rank;  // the lowest comes first; kNoMerge: the pair does not merge
+  std::uint32_t rank;  // the lowest rank is applied first; kNoMerge: the pair does not merge
   TokenId token;
 };
 constexpr std::uint32_t kNoMerge = std::numeric_limits<std::uint32_t>::max();
@@ -21,7 +21,7 @@ class MergeTable {
  public:
   explicit MergeTable(std::size_t num_merges);
 
-  // A pair that is there takes the new merge.
+  // Adds a merge, or replaces the merge of a pair that is already in the table.
   void set(TokenId left, TokenId right, Merge merge);
 
   [[nodiscard]] Merge find(TokenId left, TokenId right) const {

@@ -1,10 +1,10 @@
-// The tokens of words that were encoded before. Most words are short: those of at most 15 bytes and 3 tokens are one
-// half of a cache line, in a table with open addressing; the others are in a map. Bounded: a full one forgets
-// everything.
+// Caches the tokens of words that were encoded before. Most words are short: words of at most 15 bytes and 3 tokens
+// take half a cache line each, in a table with open addressing; the others are in a map. The size is bounded: when the
+// table or the map is full, it is cleared.
 //
 // Example
 //   const std::span<const TokenId> ids = cache.find(word, [&](std::vector<TokenId>& ids) { ... });   // computed if new
-// One thread an object.
+// An object may be used by one thread only.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ class WordCache {
  public:
   WordCache() : slots_(kFirstSlots) {}
 
-  // `readable`: how many bytes from the begin of `word` on may be read, at least its length. The result is valid
-  // until the next call. `compute(ids)` adds the tokens of a word that is not here.
+  // `readable`: how many bytes may be read from the begin of `word` on, at least its length. `compute(ids)` appends the
+  // tokens of a word that is not in the cache. The result is valid until the next call.
   template <class Compute>
   [[nodiscard]] std::span<const TokenId> find(std::string_view word, std::size_t readable, const Compute& compute) {
     if (word.size() > kLongestKey) return find_long(word, compute);
@@ -53,7 +53,7 @@ class WordCache {
   static constexpr std::size_t kMostLongWords = std::size_t{1} << 15;
   static constexpr std::size_t kLongestWord = 256;
 
-  struct Key {  // the bytes of a word, zeros, and its length
+  struct Key {  // the bytes of a word, padded with zeros, and its length
     std::uint64_t low = 0;
     std::uint64_t high = 0;
     friend bool operator==(const Key&, const Key&) = default;
@@ -93,7 +93,7 @@ class WordCache {
     if (long_words_.size() == kMostLongWords) long_words_.clear();
     return long_words_.emplace(word, std::move(ids)).first->second;
   }
-  void insert(const Key& key, std::size_t index);  // of computed_, at the empty slot `index`
+  void insert(const Key& key, std::size_t index);  // stores computed_ at the empty slot `index`
 
   std::vector<Slot> slots_;
   std::size_t num_words_ = 0;

@@ -28,7 +28,7 @@ void check_message(const nlohmann::json& message, const std::string& place) {
             ": expected an object with \"role\" and \"content\", got ", message.type_name(), " without them.");
 }
 
-// What templates write of it, and this library does not.
+// Keys of tool calls, which templates render and this library does not support.
 bool is_call(const std::string& key) { return key == "tool_calls" || key == "function_call"; }
 
 }  // namespace

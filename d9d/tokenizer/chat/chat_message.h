@@ -1,4 +1,4 @@
-// A message of a conversation, and conversations from JSON: rows of "messages".
+// The message of a conversation, and a reader of conversations in JSON, such as values of the key "messages".
 //
 // Example
 //   const auto messages = d9d::read_chat_messages(row.at("messages"), "chats.jsonl:7: messages");
@@ -17,12 +17,12 @@ namespace d9d {
 struct ChatMessage {
   std::string role;  // "system", "user", "assistant", "tool", ...
   std::string content;
-  std::optional<std::string> reasoning_content = {};  // what the assistant thought, for templates that show it apart
+  std::optional<std::string> reasoning_content = {};  // the assistant's reasoning, if it is kept separately
 };
 
-// `messages` is a list of objects with "role", "content" and perhaps "reasoning_content". `where` begins the messages
-// of ConfigErrors: calls of tools, and content that is no text, are refused. Other keys ("id", "name", "weight") are in
-// no template: they are left alone, and those with a value are added to `other_keys`.
+// Reads a conversation: `messages` is a list of objects with "role", "content" and optionally "reasoning_content".
+// Throws ConfigError, which begins with `where`, for tool calls and for content that is not text. Other keys ("id",
+// "name", "weight") are used by no template and are ignored; those with a value are added to `other_keys`.
 [[nodiscard]] std::vector<ChatMessage> read_chat_messages(const nlohmann::json& messages, const std::string& where,
                                                           std::set<std::string>* other_keys = nullptr);
 

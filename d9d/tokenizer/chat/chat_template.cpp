@@ -13,20 +13,20 @@ struct PublishedTemplate {
   ChatFamily family;
 };
 
-// Those in tests/tokenizer/chat/templates, whose README says where they are from, and those of ChatML and Qwen 2.
+// The templates in tests/tokenizer/chat/templates, whose README names their sources, and those of ChatML and Qwen 2.
 constexpr PublishedTemplate kPublished[] = {
     {196, 0x88bf4138d5c826f0, ChatFamily::kChatMl},
     {328, 0x8a87094e0e1e24c5, ChatFamily::kQwen2},
     {2474, 0x11d394755cef9355, ChatFamily::kQwen25},
-    {4071, 0xabb815b933a4981a, ChatFamily::kQwen3},  // with its models, April 2025
-    {4123, 0x521e84e1430005c3, ChatFamily::kQwen3},  // since then: content that is no text
+    {4071, 0xabb815b933a4981a, ChatFamily::kQwen3},  // released with the models, April 2025
+    {4123, 0x521e84e1430005c3, ChatFamily::kQwen3},  // later version: handles content that is not text
     {389, 0x0e60067a5537498e, ChatFamily::kLlama3},
-    {4583, 0x4fd30286bc0da17c, ChatFamily::kLlama32},  // of Llama 3.1, which renders texts alike
+    {4583, 0x4fd30286bc0da17c, ChatFamily::kLlama32},  // of Llama 3.1, which renders text messages in the same way
     {3800, 0x1a6da26e3aef1b34, ChatFamily::kLlama32},
 };
 
-// Without white space at the end, and with line ends for \n: Jinja reads both alike within its texts, and one template
-// is published in both ways.
+// Removes white space at the end, and replaces the escape \n by a line end: within string literals Jinja treats both
+// alike, and one template is published in both forms.
 std::string normalized(std::string_view text) {
   text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
   std::string result;
@@ -38,7 +38,7 @@ std::string normalized(std::string_view text) {
   return result;
 }
 
-// What its template writes beside the messages, for those who choose one.
+// What the template of a family writes in addition to the messages, for an error message that lists the families.
 std::string_view what_it_adds(ChatFamily family) {
   switch (family) {
     case ChatFamily::kChatMl:
@@ -110,7 +110,7 @@ ChatFamily chat_family_of(std::string_view text, const std::string& where) {
     names += cat(names.empty() ? "" : ", ", entry.name, " ", what_it_adds(entry.value));
   }
   std::string beginning(text.substr(0, 60));
-  std::ranges::replace(beginning, '\n', ' ');  // errors are one line
+  std::ranges::replace(beginning, '\n', ' ');  // error messages have one line
   throw ConfigError(cat(where, "expected a chat template of a published family, got '", beginning,
                         "...', whose texts d9d has no code for. If it renders messages as one of these does, name that "
                         "family: ",

@@ -1,5 +1,5 @@
-// Conversations as the texts that published chat models were trained on: what transformers' apply_chat_template
-// renders, without tools, and which part of it the assistant says.
+// Renders conversations as the texts that published chat models were trained on, and marks the parts that the assistant
+// says. The text equals that of transformers' apply_chat_template without tools.
 //
 // Example
 //   const std::vector<d9d::ChatMessage> messages = {{"user", "Hi"}, {"assistant", "Hello!"}};
@@ -24,8 +24,8 @@ namespace d9d {
 enum class ChatFamily : std::uint8_t {
   kChatMl,   // any role, nothing added
   kQwen2,    // ChatML; "You are a helpful assistant." unless the first message is the system's
-  kQwen25,   // another default system message; answers of tools as the user's
-  kQwen3,    // what the assistant thought before earlier questions is left out
+  kQwen25,   // another default system message; tool responses are messages of the user
+  kQwen3,    // reasoning of answers before the last question is omitted
   kLlama3,   // Llama 3
   kLlama32,  // Llama 3.1 and 3.2: always a system message, with dates
 };
@@ -38,20 +38,20 @@ constexpr auto enum_names(ChatFamily) {
                                               {ChatFamily::kLlama32, "llama3.2"}});
 }
 
-// The tokens that a template writes around messages. A tokenizer that lacks one was not made for the template.
+// The special tokens that a template writes around messages. The tokenizer must have all of them.
 [[nodiscard]] std::span<const std::string_view> special_tokens(ChatFamily family);
-// The one of these that ends a message: where the assistant's answer is over.
+// The special token that ends a message, and so the assistant's answer.
 [[nodiscard]] std::string_view end_of_message(ChatFamily family);
 
-// The family whose published template, in Jinja, `text` is, letter by letter but for white space at its end and the way
-// in which line ends are written. Another one is refused with ConfigError, which begins with `where`: name the family
-// instead.
+// The family whose published Jinja template equals `text`, except for white space at the end and the notation of line
+// ends. Throws ConfigError, which begins with `where`, for any other template; name the family of such a template in
+// the configuration.
 [[nodiscard]] ChatFamily chat_family_of(std::string_view text, const std::string& where);
 
 struct ChatOptions {
-  bool add_generation_prompt = false;  // ends with the head of the assistant's next message
-  bool enable_thinking = true;         // Qwen 3: false puts an empty thought into the head of the next message
-  std::string date = "26 Jul 2024";    // Llama 3.2: "Today Date"; transformers writes the day on which it runs
+  bool add_generation_prompt = false;  // appends the header of the assistant's next message
+  bool enable_thinking = true;         // Qwen 3: false adds an empty reasoning block to that header
+  std::string date = "26 Jul 2024";    // Llama 3.2: "Today Date"; transformers writes the current date
 };
 
 struct TextRange {
@@ -62,13 +62,15 @@ struct TextRange {
 };
 
 struct RenderedChat {
-  // Encode it without the file's special tokens: those of the template are in it.
+  // Encode it with add_special_tokens = false: it contains the special tokens already.
   std::string text;
-  // What the assistant says in each of its messages, with the token that ends it; not the head, which the prompt has.
+  // The range of each assistant message, including the token that ends it but not its header, which belongs to the
+  // prompt.
   std::vector<TextRange> assistant;
 };
 
-// Throws ConfigError for no messages. Roles that a template passes over leave nothing in the text.
+// Renders a conversation. Messages with roles that the template ignores are omitted from the text. Throws ConfigError
+// if there is no message.
 [[nodiscard]] RenderedChat render_chat(ChatFamily family, std::span<const ChatMessage> messages,
                                        const ChatOptions& options = {});
 

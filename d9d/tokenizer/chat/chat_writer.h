@@ -1,4 +1,4 @@
-// Writes the text of a conversation and remembers what the assistant says.
+// Writes the text of a conversation and records the ranges that the assistant says.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@ namespace d9d::detail {
 class ChatWriter {
  public:
   void write(std::string_view text) { chat_.text.append(text); }
-  // What `role` says, a part of one message.
+  // Writes text that `role` says, within one message.
   void say(std::string_view role, std::string_view text) {
     const std::size_t begin = chat_.text.size();
     write(text);

@@ -8,7 +8,7 @@
 namespace d9d {
 namespace {
 
-// Ranges of bytes as ranges of characters; they follow one another.
+// Converts the ranges of the assistant, which are ascending, from bytes to characters.
 std::vector<TokenOffset> in_characters(const RenderedChat& chat) {
   std::vector<TokenOffset> ranges;
   const std::string_view text = chat.text;

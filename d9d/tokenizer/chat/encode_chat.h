@@ -1,4 +1,4 @@
-// A conversation as tokens, and which of them the assistant says: those that a loss counts.
+// Encodes a conversation as tokens, with a loss mask of the tokens that the assistant says.
 //
 // Example
 //   const d9d::EncodedChat chat = d9d::encode_chat(tokenizer, d9d::render_chat(family, messages));
@@ -15,7 +15,8 @@ namespace d9d {
 
 struct EncodedChat {
   std::vector<std::uint32_t> ids;
-  // One for each id: whether any character of the token is the assistant's, as return_assistant_tokens_mask has it.
+  // For each id, whether any character of the token is said by the assistant, as in return_assistant_tokens_mask of
+  // transformers.
   std::vector<bool> is_assistant;
 };
 

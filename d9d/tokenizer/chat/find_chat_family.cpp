@@ -11,7 +11,7 @@
 namespace d9d {
 namespace {
 
-// The text of "chat_template" in the file; unset if it has none.
+// The text of "chat_template" in the file; nullopt if it has none.
 std::optional<std::string> template_in(const std::filesystem::path& path) {
   const auto json = nlohmann::json::parse(text_of_file(path), nullptr, /*allow_exceptions=*/false);
   D9D_CHECK(json.is_object(), ConfigError, path.string(), ": expected a JSON object, got ",

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kBegin = "<|begin_of_text|>";
 
-// What Python's str.strip() takes off: white space and the information separators.
+// Whether Python's str.strip() removes the character: white space and the information separators.
 bool is_python_space(char32_t code_point) {
   return (code_point >= 0x1C && code_point <= 0x1F) || (code_point_classes()[code_point] & kSpace) != 0;
 }
@@ -59,7 +59,7 @@ void write_llama32(ChatWriter& writer, std::span<const ChatMessage> messages, st
                       cat("Cutting Knowledge Date: December 2023\nToday Date: ", date, "\n\n",
                           has_system ? trimmed(messages.front().content) : ""));
   for (const ChatMessage& message : messages.subspan(has_system ? 1 : 0)) {
-    if (message.role == "tool" || message.role == "ipython") {  // the template writes a text as JSON
+    if (message.role == "tool" || message.role == "ipython") {  // the template renders the text as a JSON string
       write_llama_message(writer, "ipython", nlohmann::json(message.content).dump());
     } else {
       write_llama_message(writer, message.role, trimmed(message.content));

@@ -20,7 +20,7 @@ bool is_tool(std::span<const ChatMessage> messages, std::size_t i) {
   return i < messages.size() && messages[i].role == "tool";
 }
 
-// Answers of tools that follow one another are one message of the user.
+// Consecutive tool responses form one message of the user.
 void write_tool_answer(ChatWriter& writer, std::span<const ChatMessage> messages, std::size_t i) {
   if (i == 0 || !is_tool(messages, i - 1)) writer.write("<|im_start|>user");
   writer.write(cat("\n<tool_response>\n", messages[i].content, "\n</tool_response>"));
@@ -38,7 +38,7 @@ std::string_view behind_last(std::string_view text, std::string_view mark) {
   return at == std::string_view::npos ? text : text.substr(at + mark.size());
 }
 
-// Index of the last question: what the assistant thought before it is left out. Answers of tools are none.
+// Index of the user's last question. Reasoning of the assistant before it is omitted. Tool responses are not questions.
 std::size_t last_question(std::span<const ChatMessage> messages) {
   for (std::size_t i = messages.size(); i-- > 0;) {
     const auto& [role, content, reasoning] = messages[i];

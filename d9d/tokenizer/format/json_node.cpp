@@ -11,7 +11,7 @@ constexpr std::size_t kMostExcerpt = 80;
 constexpr std::string_view kNoFeature =
     "This is no byte-level BPE tokenizer as published models have them; d9d does not read it.";
 
-// The value on one line, shortened; of an object or list that is large or has others in it only what it is.
+// The value on one line, shortened. Large or nested objects and lists are only named "an object" or "a list".
 std::string excerpt(const nlohmann::json& json) {
   const auto is_structured = [](const nlohmann::json& element) { return element.is_structured(); };
   if (json.is_structured() && (json.size() > 8 || std::ranges::any_of(json, is_structured))) {

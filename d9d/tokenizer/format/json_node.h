@@ -1,4 +1,4 @@
-// A value of a JSON file with its place, for readers that name file and key in every message.
+// A value of a JSON file with its location, so that error messages can name file and key.
 //
 // Example
 //   const JsonNode model = file.at("model");
@@ -21,20 +21,20 @@ namespace d9d::detail {
 
 class JsonNode {
  public:
-  // `json` outlives this.
+  // `json` must outlive this object.
   JsonNode(const nlohmann::json& json, std::string file, std::string keys = {})
       : json_(&json), file_(std::move(file)), keys_(std::move(keys)) {}
 
   [[nodiscard]] const nlohmann::json& json() const { return *json_; }
   [[nodiscard]] bool is_null() const { return json_->is_null(); }
 
-  // Of an object. `at` throws without the key; `find` is none without it or with null.
+  // Members of an object. If the key is missing, at() throws and find() returns nullopt; find() also does so for null.
   [[nodiscard]] JsonNode at(std::string_view key) const;
   [[nodiscard]] std::optional<JsonNode> find(std::string_view key) const;
-  // Throws for a key that is not among these: what it asks for would be left undone.
+  // Throws for a key that is not among `keys`, as such a key would otherwise be ignored silently.
   void expect_keys(std::initializer_list<std::string_view> keys) const;
 
-  // Of a list.
+  // The elements of a list.
   [[nodiscard]] std::vector<JsonNode> elements() const;
 
   [[nodiscard]] const std::string& string() const;

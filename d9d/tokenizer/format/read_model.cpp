@@ -9,7 +9,7 @@
 namespace d9d::detail {
 namespace {
 
-constexpr TokenId kMostIds = TokenId{1} << 24;  // tables are as long as the highest id
+constexpr TokenId kMostIds = TokenId{1} << 24;  // limits memory: tables have an entry for each id up to the highest
 
 StringMap<TokenId> read_vocabulary(const JsonNode& vocab) {
   if (!vocab.json().is_object()) vocab.refuse("an object of tokens and ids", "Only models of kind BPE are read.");
@@ -64,7 +64,7 @@ void refuse_unless_empty(const JsonNode& model, std::string_view key) {
 std::unique_ptr<BpeModel> read_model(const JsonNode& model) {
   model.expect_keys({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                      "byte_fallback", "ignore_merges", "vocab", "merges"});
-  if (const auto type = model.find("type"); type && type->string() != "BPE") {  // files of 2020 have none
+  if (const auto type = model.find("type"); type && type->string() != "BPE") {  // files from 2020 have no type
     type->refuse("BPE", "Other models (WordPiece, Unigram, WordLevel) are not read.");
   }
   if (const auto dropout = model.find("dropout"); dropout && dropout->json() != 0.0) {
@@ -72,7 +72,7 @@ std::unique_ptr<BpeModel> read_model(const JsonNode& model) {
   }
   refuse_unless_empty(model, "continuing_subword_prefix");
   refuse_unless_empty(model, "end_of_word_suffix");
-  // No token is unknown where each byte has one: unk_token, fuse_unk and byte_fallback have no effect.
+  // unk_token, fuse_unk and byte_fallback have no effect, because each byte has a token.
   if (const auto token = model.find("unk_token")) (void)token->string();
   for (const std::string_view key : {"fuse_unk", "byte_fallback"}) {
     if (const auto value = model.find(key)) (void)value->boolean();
@@ -99,7 +99,7 @@ std::vector<AddedToken> read_added_tokens(const std::optional<JsonNode>& nodes, 
     if (token.content.empty() || !contents.emplace(token.content, true).second) {
       node.at("content").refuse("a text that no other added token has", "Remove this entry.");
     }
-    // tokenizers ignores the id in the file and counts on from the vocabulary.
+    // The tokenizers library ignores the id in the file and assigns the ids that follow the vocabulary.
     const auto known = model.vocabulary().find(token.content);
     const TokenId id = known != model.vocabulary().end() ? known->second : next_id++;
     if (token.id != id || id >= kMostIds) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMostNesting = 8;
 
-// The steps of a Sequence, and of Sequences in it, in order; a step that is none is the only one.
+// Appends the steps of a Sequence, and of nested Sequences, in order. Any other node is a single step.
 void flatten(const JsonNode& node, std::string_view list, std::vector<JsonNode>& steps, int depth = 0) {
   if (node.at("type").string() != "Sequence") return steps.push_back(node);
   node.expect_keys({"type", list});
@@ -33,7 +33,7 @@ SplitBehavior read_behavior(const JsonNode& node) {
   node.refuse("Isolated, Removed, Contiguous, MergedWithPrevious or MergedWithNext", "There is no other.");
 }
 
-// Of a Split that cuts a text into the matches of a pattern, with nothing between them that is kept or removed.
+// The regular expression of a Split whose words are the matches of the pattern; nullopt for any other Split.
 std::optional<std::string> pattern_of_words(const JsonNode& split) {
   const auto regex = split.at("pattern").find("Regex");
   if (!regex) return std::nullopt;
@@ -52,7 +52,7 @@ std::unique_ptr<Splitter> read_split(const JsonNode& node) {
   const auto literal = pattern.find("String");
   if (literal) return literal_splitter(literal->string(), behavior, invert);
   const JsonNode regex = pattern.at("Regex");
-  // The matches of these are all there is: nothing is left to remove, or to keep instead of them.
+  // Matches of published patterns cover the whole text, so it does not matter what happens to text between matches.
   if (const auto words = pattern_of_words(node)) {
     if (auto splitter = published_splitter(*words)) return splitter;
   }
@@ -72,7 +72,7 @@ std::vector<TokenId> ids_of_template_token(const JsonNode& tokens, const std::st
 }
 
 void read_template(const JsonNode& node, PostProcessor& result) {
-  node.expect_keys({"type", "single", "pair", "special_tokens"});  // pairs of texts are not encoded
+  node.expect_keys({"type", "single", "pair", "special_tokens"});  // "pair" is ignored: pairs of texts are not encoded
   bool is_behind_text = false;
   for (const JsonNode& piece : node.at("single").elements()) {
     piece.expect_keys({"Sequence", "SpecialToken"});
@@ -89,8 +89,8 @@ void read_template(const JsonNode& node, PostProcessor& result) {
   if (!is_behind_text) node.at("single").refuse("the text", "A template without it is not built.");
 }
 
-// Digits and letters, and with them line breaks, are apart before the first step that decides; steps behind it cut its
-// words one by one.
+// The first Split or ByteLevel step decides where a text can be divided. A Digits step before it separates only digits,
+// which does not affect a line break that a letter follows; later steps split the words one by one.
 LineCut line_cut_of_steps(const std::vector<JsonNode>& steps) {
   for (const JsonNode& step : steps) {
     const std::string& name = step.at("type").string();

@@ -1,5 +1,5 @@
-// Reads the parts of a byte-level BPE tokenizer from the JSON that Hugging Face's tokenizers write. What a part
-// cannot do is refused by file and key.
+// Reads the parts of a byte-level BPE tokenizer from the JSON that Hugging Face's tokenizers write. Throws ConfigError
+// that names file and key for a feature that is not supported.
 #pragma once
 
 #include <memory>
@@ -17,15 +17,15 @@
 namespace d9d::detail {
 
 struct PreTokenizer {
-  bool add_prefix_space = false;  // before a piece of text that begins with none
+  bool add_prefix_space = false;  // inserts a space before a piece of text that does not begin with one
   LineCut line_cut = LineCut::kNone;
   SplitterChain splitters;
 };
 
 struct PostProcessor {
-  // Each cuts white space off the offsets; the value is its add_prefix_space.
+  // One element for each step that trims white space from the offsets; the value is its add_prefix_space.
   std::vector<bool> trims;
-  std::vector<TokenId> before;  // tokens of the template
+  std::vector<TokenId> before;  // template tokens before the text
   std::vector<TokenId> after;
 };
 
@@ -34,7 +34,7 @@ struct PostProcessor {
 [[nodiscard]] std::vector<NormalForm> read_normalizer(const std::optional<JsonNode>& normalizer);
 [[nodiscard]] PreTokenizer read_pre_tokenizer(const JsonNode& pre_tokenizer);
 [[nodiscard]] PostProcessor read_post_processor(const std::optional<JsonNode>& post_processor);
-// Only one kind of decoder is read: tokens to bytes.
+// Checks that the decoder is the only supported one, which converts tokens to bytes.
 void check_decoder(const JsonNode& decoder);
 
 }  // namespace d9d::detail

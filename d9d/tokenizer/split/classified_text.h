@@ -1,4 +1,4 @@
-// A text whose characters are read with their class: what scanners and predicates walk over.
+// A text whose characters are read together with their classes, for scanners and predicates.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +11,16 @@ namespace d9d::detail {
 
 class ClassifiedText {
  public:
-  // `text` is valid UTF-8 and outlives this.
+  // `text` is valid UTF-8 and must outlive this object.
   explicit ClassifiedText(std::string_view text) : text_(text), classes_(code_point_classes()) {}
 
   struct Character {
     ClassBits bits;
-    std::size_t end;  // position behind it
+    std::size_t end;  // position after it
   };
 
   [[nodiscard]] std::size_t size() const { return text_.size(); }
-  // `position` < size().
+  // Expects position < size().
   [[nodiscard]] char byte(std::size_t position) const { return text_[position]; }
   [[nodiscard]] Character at(std::size_t position) const {
     const auto first = static_cast<unsigned char>(text_[position]);
@@ -28,12 +28,12 @@ class ClassifiedText {
     const CodePoint point = code_point_at(text_, position);
     return {classes_[point.value], position + point.length};
   }
-  // The class at `position`; 0 behind the end.
+  // The classes at `position`; 0 at the end of the text and after it.
   [[nodiscard]] ClassBits bits(std::size_t position) const {
     return position < size() ? at(position).bits : ClassBits{0};
   }
 
-  // Behind the characters from `position` on that have one of `wanted`.
+  // Skips characters from `position` on that have one of the classes `wanted`; returns the position after them.
   [[nodiscard]] std::size_t skip(std::size_t position, ClassBits wanted) const {
     while (position < size()) {
       const Character next = at(position);
@@ -42,7 +42,7 @@ class ClassifiedText {
     }
     return position;
   }
-  // Behind those that have none of `unwanted`.
+  // Skips characters that have none of the classes `unwanted`.
   [[nodiscard]] std::size_t skip_others(std::size_t position, ClassBits unwanted) const {
     while (position < size()) {
       const Character next = at(position);

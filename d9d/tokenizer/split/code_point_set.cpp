@@ -15,7 +15,7 @@ constexpr std::array<std::string_view, kNumGeneralCategories> kCategoryNames = {
 
 void CodePointSet::add(char32_t begin, char32_t end) {
   if (begin >= end) return;
-  auto first = std::ranges::lower_bound(ranges_, begin, {}, &Range::end);  // touches or lies behind
+  auto first = std::ranges::lower_bound(ranges_, begin, {}, &Range::end);  // first range that may touch
   auto last = first;
   while (last != ranges_.end() && last->begin <= end) {
     begin = std::min(begin, last->begin);

@@ -27,12 +27,12 @@ class CodePointSet {
   std::vector<Range> ranges_;  // sorted, with gaps between them
 };
 
-// Those that have one of `bits`.
+// The code points that have one of `bits`.
 [[nodiscard]] CodePointSet set_of_class(ClassBits bits);
-// \w of patterns, which are Oniguruma's: unlike kWord, which is around added tokens, without joiners and with the
-// superscripts and fractions of Latin-1.
+// \w in patterns, as Oniguruma defines it. It differs from kWord, which is used for added tokens: it excludes joiners,
+// and includes the superscripts and fractions of Latin-1.
 [[nodiscard]] CodePointSet pattern_word_characters();
-// "L", "Lu", ...: a general category, or the first letter of several. None for another name.
+// The set of a general category ("Lu") or of all categories with a first letter ("L"). nullopt for other names.
 [[nodiscard]] std::optional<CodePointSet> set_of_category(std::string_view name);
 
 }  // namespace d9d::detail

@@ -1,5 +1,5 @@
-// Where a text may be cut into pieces that are split into words alone: at line breaks. The words of the pieces, one
-// piece after the other, are those of the whole.
+// Finds line breaks at which a text can be divided into pieces that are split into words independently: the words of
+// the pieces, one piece after the other, are those of the whole text.
 //
 // Example
 //   const LineCut cut = line_cut_of(kLlama3Pattern);                        // kBehindBreak
@@ -12,18 +12,18 @@
 
 namespace d9d::detail {
 
-// At which side of a '\n' that a letter follows.
+// The side of a '\n', followed by a letter, on which a text can be divided.
 enum class LineCut : std::uint8_t {
-  kNone,         // it is not known that there is such a place
-  kBeforeBreak,  // spaces before it are a word, and it is one: GPT-2's pattern
-  kBehindBreak,  // spaces and breaks up to it are in one word, or the last of several: all other published patterns
+  kNone,         // unknown, so the text is not divided
+  kBeforeBreak,  // spaces before it are one word and it is another: GPT-2's pattern
+  kBehindBreak,  // spaces and line breaks up to it end a word: all other published patterns
 };
 
-// Of a pattern of published_patterns.h; kNone for any other.
+// For a pattern of published_patterns.h; kNone for any other.
 [[nodiscard]] LineCut line_cut_of(std::string_view pattern);
 
-// The first such place in [from, to); `to` without one, and for kNone. `text` is valid UTF-8; `from` and `to`, which
-// may lie within characters, are at most its size.
+// The first position in [from, to) at which `text` can be divided; `to` if there is none, and for kNone. `text` is
+// valid UTF-8; `from` and `to` may be within characters and are at most its size.
 [[nodiscard]] std::size_t next_line_cut(std::string_view text, std::size_t from, std::size_t to, LineCut cut);
 
 }  // namespace d9d::detail

@@ -15,7 +15,7 @@ struct Piece {
   bool is_match;
 };
 
-// Matches and what lies between them: all of the text.
+// Divides the whole text into matches and the text between them.
 std::vector<Piece> pieces_of(const std::vector<Span>& matches, std::size_t size, bool invert) {
   std::vector<Piece> pieces;
   std::uint32_t covered = 0;
@@ -28,7 +28,7 @@ std::vector<Piece> pieces_of(const std::vector<Span>& matches, std::size_t size,
   return pieces;
 }
 
-// Joins each piece to the one before it where `joins(before, piece)`.
+// Joins each piece to the one before it if `joins(before, piece)` is true.
 template <class Joins>
 std::vector<Span> join(const std::vector<Piece>& pieces, const Joins& joins) {
   std::vector<Span> words;
@@ -61,7 +61,7 @@ std::vector<Span> words_of(const std::vector<Piece>& pieces, SplitBehavior behav
   return words;
 }
 
-// `Finder` is a function (text, matches) that adds the matches in order; they may be empty.
+// `Finder` is a function (text, matches) that appends the matches in order; a match may be empty.
 template <class Finder>
 class PatternSplitter final : public Splitter {
  public:

@@ -1,4 +1,5 @@
-// Splitters that find matches in a text, and what becomes of a match: the words of a Split or Digits pre-tokeniser.
+// Splitters that find matches of a pattern in a text, for the pre-tokenizers Split and Digits. SplitBehavior says how
+// matches become words.
 //
 // Example
 //   const auto splitter = regex_splitter(R"(\p{N}{1,3})", SplitBehavior::kIsolated, false, "tokenizer.json: ");
@@ -13,7 +14,7 @@
 
 namespace d9d::detail {
 
-// Of "the-final--countdown", where "-" matches:
+// Examples: the words of "the-final--countdown" if "-" matches.
 enum class SplitBehavior : std::uint8_t {
   kRemoved,             // the | final | countdown
   kIsolated,            // the | - | final | - | - | countdown
@@ -22,12 +23,12 @@ enum class SplitBehavior : std::uint8_t {
   kMergedWithNext,      // the | -final | - | -countdown
 };
 
-// `invert`: what does not match counts as the matches.
+// `invert`: the text between matches is treated as the matches.
 [[nodiscard]] std::unique_ptr<Splitter> literal_splitter(std::string literal, SplitBehavior behavior, bool invert);
-// Of single numbers, \p{N}.
+// Matches single numbers, \p{N}.
 [[nodiscard]] std::unique_ptr<Splitter> digits_splitter(SplitBehavior behavior);
-// `pattern` in the syntax of Oniguruma, as Hugging Face's tokenizers have it. Throws ConfigError, which begins with
-// `place`, for what cannot be matched alike.
+// `pattern` has the syntax of Oniguruma, as in Hugging Face's tokenizers. Throws ConfigError, which begins with
+// `place`, for a construct that cannot be matched in the same way.
 [[nodiscard]] std::unique_ptr<Splitter> regex_splitter(std::string_view pattern, SplitBehavior behavior, bool invert,
                                                        const std::string& place);
 

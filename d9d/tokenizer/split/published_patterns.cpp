@@ -8,12 +8,13 @@
 namespace d9d::detail {
 namespace {
 
-// Each scanner is a function (text, begin) -> end of the match that begins there, alternative by alternative in the
-// order of the pattern. `begin` < size; some alternative matches every character.
+// Each scanner is a function (text, begin) that returns the end of the match that begins at `begin` < size. It tries
+// the alternatives in the order of the pattern, one of which matches any character.
 
 enum class LetterCase { kExact, kAny };
 
-// 's 't 're 've 'm 'll 'd: behind it, or `begin`. With kAny U+017F is an s, as case folding makes it one.
+// Returns the end of 's 't 're 've 'm 'll 'd at `begin`, or `begin` if there is none. With kAny, U+017F counts as an s
+// because of case folding.
 std::size_t contraction_end(const ClassifiedText& text, std::size_t begin, LetterCase letter_case) {
   if (begin + 1 >= text.size() || text.byte(begin) != '\'') return begin;
   const auto letter = [&](std::size_t position) -> char {
@@ -45,7 +46,7 @@ std::size_t spaces_end(const ClassifiedText& text, std::size_t begin) {
 
 // \s*[\r\n]+|\s+(?!\S)|\s+ : `begin` is a space.
 std::size_t spaces_or_lines_end(const ClassifiedText& text, std::size_t begin) {
-  std::size_t end_of_lines = begin;  // behind the last line break
+  std::size_t end_of_lines = begin;  // position after the last line break
   for (std::size_t position = begin; position < text.size();) {
     const auto next = text.at(position);
     if ((next.bits & kSpace) == 0) break;
@@ -74,7 +75,8 @@ struct Gpt2Scanner {
   }
 };
 
-// The family of cl100k: `word` are the letters of words, kMostDigits the digits of a number.
+// Scans the patterns of the cl100k family: kWordLetters are the classes of letters in words, kMostDigits the maximum
+// number of digits in a word.
 template <ClassBits kWordLetters, int kMostDigits>
 struct Cl100kScanner {
   std::size_t operator()(const ClassifiedText& text, std::size_t begin) const {
@@ -94,10 +96,10 @@ struct Cl100kScanner {
 };
 
 struct O200kScanner {
-  // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ : none if it does not match.
+  // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ : nullopt if it does not match.
   static std::optional<std::size_t> lower_word_end(const ClassifiedText& text, std::size_t begin) {
     std::size_t end = begin;
-    std::size_t behind_caseless = begin;  // behind the last letter that both classes have
+    std::size_t behind_caseless = begin;  // position after the last letter that is in both classes
     while (end < text.size()) {
       const auto next = text.at(end);
       if ((next.bits & kUpperSide) == 0) break;
@@ -105,7 +107,7 @@ struct O200kScanner {
       if ((next.bits & kLowerSide) != 0) behind_caseless = end;
     }
     if (const std::size_t lower_end = text.skip(end, kLowerSide); lower_end > end) return lower_end;
-    if (behind_caseless > begin) return behind_caseless;  // the first class gives one back
+    if (behind_caseless > begin) return behind_caseless;  // backtracking: the first class releases that letter
     return std::nullopt;
   }
 

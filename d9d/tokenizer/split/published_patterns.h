@@ -1,4 +1,5 @@
-// The split patterns of published models as scanners: what a regular expression would match, an order faster.
+// Scanners for the split patterns of published models. They give the same matches as the regular expressions, about ten
+// times faster.
 //
 // Example
 //   if (const auto splitter = published_splitter(pattern)) ...      // exactly the text of a published pattern
@@ -11,7 +12,7 @@
 
 namespace d9d::detail {
 
-// GPT-2's pattern is also what the pre-tokeniser ByteLevel uses.
+// GPT-2's pattern, which the pre-tokenizer ByteLevel uses too.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 // Qwen 2, 2.5 and 3.
@@ -29,7 +30,8 @@ constexpr std::string_view kO200kPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// Null for any other pattern. The matches of each of these cover all of any text: the words are the matches.
+// Returns null for any other pattern. The matches of these patterns cover every text completely, so the words are the
+// matches.
 [[nodiscard]] std::unique_ptr<Splitter> published_splitter(std::string_view pattern);
 
 }  // namespace d9d::detail

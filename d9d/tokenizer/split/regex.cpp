@@ -53,12 +53,12 @@ Regex::Regex(std::string_view pattern, const std::string& place) : place_(place)
   D9D_CHECK(code != nullptr, ConfigError, place, "expected a regular expression, got '", pattern, "' (",
             message_of(error), "). Correct it.");
   program_ = std::make_shared<const Program>(code);
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without it matching is slower
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // if it fails, matching is only slower
 }
 
 void Regex::find_all(std::string_view text, std::vector<Span>& matches) const {
   std::string kinds;
-  std::vector<std::uint32_t> positions;  // of characters
+  std::vector<std::uint32_t> positions;  // begin of each character in `text`
   kinds.reserve(text.size());
   positions.reserve(text.size() + 1);
   for (std::size_t position = 0; position < text.size();) {
@@ -74,7 +74,7 @@ void Regex::find_all(std::string_view text, std::vector<Span>& matches) const {
   std::unique_ptr<pcre2_jit_stack, StackFree> stack;
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(kinds.data());
   std::size_t begin = 0;
-  std::size_t last_end = kinds.size() + 1;  // of the match before; none yet
+  std::size_t last_end = kinds.size() + 1;  // end of the previous match; invalid until there is one
   while (begin <= kinds.size()) {
     const int result = pcre2_match(program_->code, subject, kinds.size(), begin, 0, data.get(), context.get());
     if (result == PCRE2_ERROR_JIT_STACKLIMIT && !stack) {
@@ -86,7 +86,7 @@ void Regex::find_all(std::string_view text, std::vector<Span>& matches) const {
     D9D_CHECK(result >= 0, ConfigError, place_, "expected a pattern that matches in few steps, got '",
               message_of(result), "' in a text of ", kinds.size(), " characters. Change the pattern.");
     const std::size_t* ends = pcre2_get_ovector_pointer(data.get());
-    if (ends[0] == ends[1] && ends[1] == last_end) {  // an empty match right behind another is none
+    if (ends[0] == ends[1] && ends[1] == last_end) {  // an empty match directly after another match does not count
       ++begin;
       continue;
     }

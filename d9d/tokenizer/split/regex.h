@@ -5,9 +5,9 @@
 //   std::vector<Span> matches;
 //   regex.find_all("in 2024", matches);
 //
-// PCRE2 sees no Unicode: the sets of the pattern divide all code points into at most 256 kinds, a text is written as
-// one byte for each character, its kind, and the pattern as one over such bytes. So the sets are ours (Unicode 16,
-// where PCRE2 10.42 knows fewer letters), and matching is as fast as for ASCII.
+// PCRE2 does not handle Unicode here. The sets of the pattern divide all code points into at most 256 kinds; a text
+// becomes a string of kinds with one byte per character, and the pattern becomes a pattern over such bytes. So sets
+// follow Unicode 16 (PCRE2 10.42 knows fewer letters), and matching is as fast as for ASCII.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,13 @@ namespace d9d::detail {
 
 class Regex {
  public:
-  // Throws ConfigError, which begins with `place`, for a construct that is refused: references, recursion, options
-  // except (?i:...) around ASCII text and sets, properties except general categories, word boundaries, nested sets.
+  // Throws ConfigError, which begins with `place`, for a construct that is not supported: references, recursion,
+  // options except (?i:...) around ASCII text and sets, properties except general categories, word boundaries, nested
+  // sets.
   Regex(std::string_view pattern, const std::string& place);
 
-  // Adds the matches in `text` (valid UTF-8) in order, none overlapping, some perhaps empty. Any number of threads
-  // may call it. Throws ConfigError if the pattern needs too many steps.
+  // Appends the matches in `text` (valid UTF-8) in order; they do not overlap, and some may be empty. Thread-safe.
+  // Throws ConfigError if the pattern needs too many steps.
   void find_all(std::string_view text, std::vector<Span>& matches) const;
 
  private:

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kMostKinds = 256;
 constexpr std::size_t kMostSets = 2'000;
 
-// A pattern as text for PCRE2 and, between its parts, sets of code points by index.
+// A parsed pattern: parts are text for PCRE2, or the index of a set of code points.
 struct ParsedRegex {
   struct Part {
     std::string text;
@@ -33,7 +33,7 @@ CodePointSet single(char32_t code) {
   return set;
 }
 
-// With other letter case, of an ASCII character.
+// The set of an ASCII character in both letter cases.
 CodePointSet any_case(char32_t code) {
   CodePointSet set = single(code);
   const char32_t lower = code | 0x20;
@@ -45,9 +45,10 @@ CodePointSet any_case(char32_t code) {
   return set;
 }
 
-// With other letter case, of a set whose members beyond ASCII have none. None for another set.
+// The set with both letter cases of its ASCII letters. nullopt if it has members beyond ASCII that may have letter
+// case.
 std::optional<CodePointSet> any_case(const CodePointSet& set) {
-  CodePointSet cased;  // what may have another case
+  CodePointSet cased;  // code points that may have letter case
   for (const char* category : {"L", "M", "Nl", "So"}) cased.add(*set_of_category(category));
   CodePointSet result = set;
   for (const auto& [begin, end] : set.ranges()) {
@@ -59,14 +60,14 @@ std::optional<CodePointSet> any_case(const CodePointSet& set) {
   return result;
 }
 
-// The letter of which the set has both cases, or the other character that it is; 0 for other sets.
+// The letter if the set consists of its cases, or the character if the set has only one; 0 for other sets.
 char32_t letter_of(const CodePointSet& set) {
   if (set.ranges().empty()) return 0;
   const char32_t first = set.ranges().front().begin;
   return any_case(first).ranges() == set.ranges() ? first : 0;
 }
 
-// A place in a pattern.
+// A position in a pattern.
 class PatternCursor {
  protected:
   PatternCursor(std::string_view pattern, const std::string& place)
@@ -155,7 +156,7 @@ class SetParser : protected PatternCursor {
       }
       set.add(member);
     }
-    if (letters == Letters::kAnyCase) set = with_any_case(set, place);  // before it is negated
+    if (letters == Letters::kAnyCase) set = with_any_case(set, place);  // must precede negation
     return is_negated ? set.complement() : set;
   }
 
@@ -252,7 +253,7 @@ class RegexParser : SetParser {
 
   void parse_alternatives(Letters letters, int depth) {
     if (depth > kMostDepth) refuse("fewer groups in groups");
-    char32_t before = 0;  // the letter that this one follows
+    char32_t before = 0;  // the previous letter
     while (!at_end() && !next_is(U")")) {
       if (take(U"|")) {
         write("|");
@@ -265,7 +266,7 @@ class RegexParser : SetParser {
     }
   }
 
-  // One ligature or sharp s may stand for two letters where letter case does not matter: "ss", "st", "ff", "fi", "fl".
+  // Without regard to letter case, one ligature or sharp s may match two letters: "ss", "st", "ff", "fi", "fl".
   void check_pair(char32_t first, char32_t second) const {
     const char32_t a = first | 0x20;
     const char32_t b = second | 0x20;
@@ -273,7 +274,8 @@ class RegexParser : SetParser {
     if (folds) refuse("no letters that one character folds to in (?i:...)");
   }
 
-  // The character that it matches in (?i:...), 0 if it is none.
+  // Parses an atom with its quantifier. Returns the character that it matches in (?i:...), or 0 if it is not a single
+  // character.
   char32_t parse_atom(Letters letters, int depth) {
     if (take(U"(")) {
       parse_group(letters, depth);
@@ -299,7 +301,7 @@ class RegexParser : SetParser {
   }
 
   void parse_group(Letters letters, int depth) {
-    std::string open = "(?:";  // captures are not used
+    std::string open = "(?:";  // capturing groups become non-capturing
     if (take(U"?")) {
       if (take(U"i:")) {
         letters = Letters::kAnyCase;
@@ -332,7 +334,7 @@ class RegexParser : SetParser {
     if (counts) {
       write(*counts);
       if (next_is(U"?") || next_is(U"+")) {
-        // Oniguruma reads {n,m}+ and {n}? as repetitions of the repetition.
+        // Oniguruma treats {n,m}+ and {n}? as repetitions of the repetition.
         if (next_is(U"+") || counts->find(',') == std::string::npos) refuse("no + behind {n,m}, and no ? behind {n}");
         ++position_;
         write("?");
@@ -352,7 +354,7 @@ class RegexParser : SetParser {
     return true;
   }
 
-  // {n} {n,} {n,m} {,m} as PCRE2 has it; none for a brace that is text.
+  // Parses {n} {n,} {n,m} {,m} and returns it in PCRE2's syntax; nullopt if the brace is ordinary text.
   std::optional<std::string> parse_counts() {
     if (!next_is(U"{")) return std::nullopt;
     const std::size_t begin = position_++;
@@ -369,7 +371,8 @@ class RegexParser : SetParser {
   ParsedRegex result_;
 };
 
-// Numbers the kinds: code points that are in the same sets.
+// Divides all code points into kinds: code points of a kind are in the same sets. Returns for each kind to which sets
+// it belongs.
 std::vector<std::vector<bool>> divide(const std::vector<CodePointSet>& sets, std::vector<std::uint8_t>& kinds,
                                       const std::string& place) {
   std::vector<char32_t> borders = {0, kNumCodePoints};

@@ -1,4 +1,4 @@
-// Reads a regular expression of Oniguruma and writes it over kinds of characters (regex.h).
+// Translates a regular expression of Oniguruma into one over kinds of characters (regex.h).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct RegexOverKinds {
   std::vector<std::uint8_t> kinds;  // of each code point
 };
 
-// Throws ConfigError, which begins with `place`, for a construct that is refused.
+// Throws ConfigError, which begins with `place`, for a construct that is not supported.
 [[nodiscard]] RegexOverKinds translate_regex(std::string_view pattern, const std::string& place);
 
 }  // namespace d9d::detail

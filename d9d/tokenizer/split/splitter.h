@@ -1,4 +1,4 @@
-// A stage of a pre-tokeniser: cuts a text into words, which the model then encodes one by one.
+// A stage of a pre-tokenizer: splits a text into words, which the model then encodes one by one.
 //
 // Example
 //   std::vector<Span> words;
@@ -23,16 +23,16 @@ class Splitter {
  public:
   virtual ~Splitter() = default;
 
-  // Adds the words of `text` (valid UTF-8) to `words`, each moved by `shift`; none is empty.
+  // Appends the words of `text` (valid UTF-8) to `words`, with `shift` added to their positions; no word is empty.
   virtual void split(std::string_view text, std::uint32_t shift, std::vector<Span>& words) const = 0;
 };
 
-// Stages one after another: each cuts what the one before left.
+// Stages that run one after another: each splits the words of the stage before it.
 class SplitterChain {
  public:
   void add(std::unique_ptr<Splitter> splitter) { stages_.push_back(std::move(splitter)); }
 
-  // Replaces `words`. `scratch` is room for what stages leave.
+  // Replaces `words`. `scratch` is working memory for the words of intermediate stages.
   void split(std::string_view text, std::vector<Span>& words, std::vector<Span>& scratch) const;
 
  private:

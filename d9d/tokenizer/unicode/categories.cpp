@@ -28,7 +28,7 @@ ClassBits bits_of(GeneralCategory category) {
   return bits;
 }
 
-// Bits that do not follow from the category.
+// Class bits that do not follow from the general category.
 struct Addition {
   char32_t first;
   char32_t last;

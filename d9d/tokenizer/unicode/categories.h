@@ -1,5 +1,5 @@
-// What class a code point is of, as the regular expressions of Hugging Face's tokenizers (0.23) know it: general
-// categories of Unicode 16.
+// The classes of code points, as in the regular expressions of Hugging Face's tokenizers (0.23): general categories of
+// Unicode 16.
 //
 // Example
 //   const auto& classes = code_point_classes();
@@ -13,7 +13,7 @@
 
 namespace d9d::detail {
 
-// In the order of tools/make_unicode_tables.
+// In the order that tools/make_unicode_tables uses.
 enum class GeneralCategory : std::uint8_t {
   Lu,
   Ll,
@@ -54,10 +54,10 @@ struct CategoryRun {
   GeneralCategory category;
 };
 
-// All code points in order.
+// Runs that cover all code points, in order.
 [[nodiscard]] const std::vector<CategoryRun>& category_runs();
 
-// What the published split patterns ask for, as bits.
+// The character classes of the published split patterns, as bits.
 using ClassBits = std::uint8_t;
 constexpr ClassBits kLetter = 1;      // \p{L}
 constexpr ClassBits kNumber = 2;      // \p{N}, which is also what Rust's is_numeric() accepts
@@ -68,7 +68,7 @@ constexpr ClassBits kLowerSide = 32;  // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
 constexpr ClassBits kLineBreak = 64;  // [\r\n]
 constexpr ClassBits kWord = 128;      // \w of Rust's regex crate
 
-// Made at the first call.
+// The table is built by the first call.
 [[nodiscard]] const TwoStageTable<ClassBits>& code_point_classes();
 
 }  // namespace d9d::detail

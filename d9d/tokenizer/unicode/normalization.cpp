@@ -10,9 +10,9 @@
 namespace d9d::detail {
 namespace {
 
-// A character of the result, and what it is to the input: 1 came in addition, 0 stands for one character of the
-// input, -n stands for n more that follow. The rules by which these numbers move decide the origins, and are those of
-// tokenizers.
+// A character of the result and its relation to the input. `change` is 1 for an additional character, 0 for one that
+// replaces one character of the input, and -n for one that also replaces the n characters after it. These numbers
+// determine the origins; the rules by which they change are those of the tokenizers library.
 struct Change {
   char32_t code_point;
   int change;
@@ -76,11 +76,11 @@ class Composition {
 
   const NormalizationTables& tables_;
   std::optional<Change> starter_;
-  std::vector<Change> marks_;  // after the starter, that did not compose with it
+  std::vector<Change> marks_;  // marks after the starter that did not compose with it
   std::vector<Change> result_;
 };
 
-// Adds text[begin, end), which no form leaves as it is, to `result`.
+// Appends the normalised form of text[begin, end), which has characters that the form may change, to `result`.
 void append_normalized(const NormalizationTables& tables, NormalForm form, std::string_view text, std::size_t begin,
                        std::size_t end, NormalizedText& result) {
   const std::u32string input = to_utf32(text.substr(begin, end - begin));
@@ -121,7 +121,7 @@ NormalizedText normalize(NormalForm form, std::string_view text) {
     for (std::size_t i = copied; i < end; ++i) result.origins.push_back(static_cast<std::uint32_t>(i));
     result.text.append(text, copied, end - copied);
   };
-  std::size_t last = 0;  // begin of the character before `position`: what follows may compose with it
+  std::size_t last = 0;  // begin of the character before `position`, which may compose with the next
   for (std::size_t position = 0; position < text.size();) {
     CodePoint point = code_point_at(text, position);
     if (tables.is_inert(form, point.value)) {

@@ -1,4 +1,4 @@
-// Unicode normalisation as Hugging Face's tokenizers (0.23) do it: by tables of Unicode 9, and with the origin of
+// Unicode normalisation as in Hugging Face's tokenizers (0.23): it uses tables of Unicode 9 and records the origin of
 // each byte.
 //
 // Example
@@ -18,11 +18,12 @@ enum class NormalForm : std::uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 
 struct NormalizedText {
   std::string text;
-  // For each byte of `text`, a byte of the input that stands for the character that it came from. Does not decrease.
+  // For each byte of `text`, a byte of the input within the character from which it was made. The values never
+  // decrease.
   std::vector<std::uint32_t> origins;
 };
 
-// True only if normalize() would change nothing; false also for some text that it would not change.
+// Returns true only if normalize() would not change the text. May return false for a text that it would not change.
 [[nodiscard]] bool is_normalized(NormalForm form, std::string_view text);
 
 // `text`: valid UTF-8 of at most 4 GiB.

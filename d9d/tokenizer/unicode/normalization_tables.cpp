@@ -60,7 +60,7 @@ NormalizationTables::NormalizationTables()
   std::vector<char32_t> seconds;
   for (const std::uint32_t* triple = kCompositions; triple != std::end(kCompositions); triple += 3) {
     compositions_.emplace(std::uint64_t{triple[0]} << 32 | triple[1], triple[2]);
-    const Decomposition& entry = decompositions_.at(triple[2]);  // composes again: NFC leaves it as it is
+    const Decomposition& entry = decompositions_.at(triple[2]);  // it composes again, so NFC does not change it
     inert[triple[2]] |= entry.canonical == entry.compatible ? composed : bit(kNfc);
     seconds.push_back(triple[1]);
   }

@@ -1,4 +1,4 @@
-// What normalisation knows of each code point. Hangul syllables follow by arithmetic (Unicode, section 3.12).
+// The properties of code points that normalisation needs. Hangul syllables are computed (Unicode, section 3.12).
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ class NormalizationTables {
 
   [[nodiscard]] std::uint8_t combining_class(char32_t code_point) const { return classes_[code_point]; }
 
-  // Whole: nothing in the result decomposes further.
+  // Appends the complete decomposition: nothing in the result decomposes further.
   void append_decomposition(NormalForm form, char32_t code_point, std::u32string& result) const;
 
-  // What NFC makes of two code points that follow one another; 0 if they stay two.
+  // The code point to which NFC composes two consecutive code points; 0 if they do not compose.
   [[nodiscard]] char32_t compose(char32_t first, char32_t second) const;
 
-  // Whether a form leaves the code point as it is, whatever stands before it.
+  // Whether a form never changes the code point, whatever precedes it.
   [[nodiscard]] bool is_inert(NormalForm form, char32_t code_point) const {
     return (inert_[code_point] >> static_cast<int>(form) & 1) != 0;
   }
@@ -40,7 +40,7 @@ class NormalizationTables {
   TwoStageTable<std::uint8_t> inert_;  // a bit for each form
 };
 
-// Made at the first call.
+// The tables are built by the first call.
 [[nodiscard]] const NormalizationTables& normalization_tables();
 
 }  // namespace d9d::detail

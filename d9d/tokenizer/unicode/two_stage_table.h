@@ -1,4 +1,4 @@
-// A value for each code point, in blocks of 256 of which equal ones are stored once.
+// A table with a value for each code point, in blocks of 256 values; equal blocks are stored once.
 #pragma once
 
 #include <array>

@@ -9,12 +9,12 @@ namespace {
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 struct Sequence {
-  std::size_t length;  // of the character, or of the longest part of one
+  std::size_t length;  // of the character, or of the longest valid part of one
   bool is_valid;
-  bool is_cut;  // the bytes end before the character does
+  bool is_cut;  // the bytes end within the character
 };
 
-// The bytes that may follow the first (Unicode, table 3-7).
+// Reads the character, or the invalid sequence, at `position` (Unicode, table 3-7).
 Sequence sequence_at(std::string_view bytes, std::size_t position) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(bytes[position + i]); };
   const unsigned first = byte(0);
@@ -30,7 +30,7 @@ Sequence sequence_at(std::string_view bytes, std::size_t position) {
   return {length, true, false};
 }
 
-// How many bytes from `position` on are ASCII, by eights.
+// Skips ASCII from `position` on in blocks of eight bytes; returns the position of the first block that is not ASCII.
 std::size_t skip_ascii(std::string_view bytes, std::size_t position) {
   while (position + 8 <= bytes.size()) {
     std::uint64_t eight = 0;

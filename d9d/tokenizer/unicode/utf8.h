@@ -1,4 +1,4 @@
-// UTF-8: checking bytes from outside once, and reading what was checked without further checks.
+// UTF-8: functions that validate untrusted bytes, and functions that read validated text without further checks.
 //
 // Example
 //   if (const auto bad = d9d::invalid_utf8_at(bytes)) ...            // the first byte that is no UTF-8
@@ -16,10 +16,10 @@ namespace d9d {
 // The position of the first byte of the first ill-formed sequence (Unicode, table 3-7), if any.
 [[nodiscard]] std::optional<std::size_t> invalid_utf8_at(std::string_view bytes);
 
-// Each maximal part of an ill-formed sequence becomes U+FFFD, as Unicode recommends, and Python and Rust do.
+// Replaces each maximal part of an ill-formed sequence by U+FFFD, as Unicode recommends and as Python and Rust do.
 [[nodiscard]] std::string replace_invalid_utf8(std::string_view bytes);
 
-// Of `bytes`, how many begin a character that later bytes may complete: 0 to 3 at their end.
+// The number of bytes, 0 to 3, at the end of `bytes` that begin a character which further bytes may complete.
 [[nodiscard]] std::size_t incomplete_utf8_at_end(std::string_view bytes);
 
 namespace detail {
@@ -39,7 +39,7 @@ struct CodePoint {
   return {(first & 0x07) << 18 | (bytes[1] & 0x3Fu) << 12 | (bytes[2] & 0x3Fu) << 6 | (bytes[3] & 0x3Fu), 4};
 }
 
-// The character that ends before `position` > 0.
+// The character that ends at `position`, which must be > 0.
 [[nodiscard]] inline CodePoint code_point_before(std::string_view text, std::size_t position) {
   std::size_t begin = position - 1;
   while ((static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
@@ -52,7 +52,7 @@ struct CodePoint {
 
 void append_utf8(std::string& text, char32_t code_point);
 
-// Valid UTF-8 only.
+// Expects valid UTF-8.
 [[nodiscard]] std::u32string to_utf32(std::string_view text);
 
 }  // namespace detail

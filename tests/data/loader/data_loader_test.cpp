@@ -25,7 +25,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Batch = std::vector<std::int64_t>;
 
-// Sample i is 10 * i, or an error.
+// Sample i is 10 * i; broken samples throw an error.
 class Tens final : public Dataset<std::int64_t> {
  public:
   explicit Tens(std::int64_t size, std::set<std::int64_t> broken = {}) : size_(size), broken_(std::move(broken)) {}
@@ -139,7 +139,7 @@ TEST_P(LoaderWithWorkers, Can_be_moved_and_dropped_at_work) {
   EXPECT_EQ(moved.next(), (Batch{20, 30}));
 }
 
-// Reports when one thread has read its first samples.
+// Counts down a latch at each of the first reads.
 class Telling final : public Dataset<std::int64_t> {
  public:
   explicit Telling(std::latch& read) : read_(read) {}
@@ -155,7 +155,7 @@ class Telling final : public Dataset<std::int64_t> {
 
 TEST(DataLoader, Reads_before_it_is_asked_once_it_is_started) {
   const GlobalBatchSampler sampler({.dataset_size = 40, .global_batch_size = 4, .microbatch_size = 2});
-  std::latch first_microbatches(4);  // two microbatches ahead of two samples
+  std::latch first_microbatches(4);  // prefetches two microbatches of two samples
   DataLoader<Batch> loader(std::make_shared<const Telling>(first_microbatches), collect, sampler, {.num_workers = 1});
   loader.start();
   loader.start();
@@ -174,7 +174,7 @@ TEST(DataLoader, Goes_to_a_position_after_it_is_started) {
   EXPECT_EQ(resumed.next(), loader.next());
 }
 
-// Does not answer reads until it is told to.
+// Storage whose reads hang until the test releases them.
 struct Storage {
   std::latch answers{1};
   std::atomic<bool> hangs = false;
@@ -204,7 +204,8 @@ DataLoader<Batch> make_hanging_loader(const StoragePtr& storage, const LoaderOpt
   return {std::make_shared<const Hanging>(storage), collect, sampler, loading};
 }
 
-// The exception that `body` throws while storage does not answer. A body that waits for storage fails after a while.
+// Returns the message of the exception that `body` throws while storage hangs. A body that waits for storage fails
+// after some time.
 std::string error_without_storage(const std::function<void(const StoragePtr&)>& body) {
   const auto storage = std::make_shared<Storage>();
   auto ending = std::async(std::launch::async, [&]() -> std::string {
@@ -227,7 +228,7 @@ TEST(DataLoader, Names_what_does_not_come_in_time_and_does_not_wait_for_it_in_th
                 const nlohmann::json before = packs.state();
                 EXPECT_THROW((void)packs.next(), IoError);
                 EXPECT_EQ(packs.state(), before);
-                (void)packs.next();  // again
+                (void)packs.next();  // a second call
               }),
               ::testing::AllOf(HasSubstr("read samples 6, 7 of the dataset within 0.05 seconds"),
                                HasSubstr("Check the storage")));
@@ -252,7 +253,7 @@ TEST(DataLoader, Reads_within_the_timeout_without_workers_too) {
                                             HasSubstr(" s for samples 6, 7 of the dataset, at most 0.05")));
 }
 
-// The same microbatch, as the first that a loader reads and after others.
+// Reads one microbatch as the first of a loader, and then after other microbatches.
 TEST(DataLoader, Waits_longer_for_the_first_microbatch_where_it_may) {
   std::vector<std::string> lines;
   LoaderOptions options{.num_workers = 1, .timeout_seconds = 0.05, .first_timeout_seconds = 0.3};
@@ -297,13 +298,13 @@ TEST(DataLoader, Hands_out_what_came_late_when_it_is_asked_again) {
   while (!batch) {
     try {
       batch = loader.next();
-    } catch (const IoError&) {  // happens on a busy machine
+    } catch (const IoError&) {  // may happen on a busy machine
     }
   }
   EXPECT_EQ(batch, (Batch{60, 70}));
 }
 
-// After an exception of another kind, or Ctrl-C, nothing waits for the read that hangs.
+// After another exception or Ctrl-C, nothing waits for a hanging read.
 TEST(DataLoader, Does_not_wait_long_in_the_end_for_a_read_that_hangs_and_says_so_once) {
   for (const double timeout : {0.05, 0.0}) {
     std::vector<std::string> lines;
@@ -349,7 +350,7 @@ TEST(DataLoader, Rejects_options_out_of_range) {
 
 TEST(DataLoader, Is_a_loader_for_packers) { static_assert(MicrobatchLoader<DataLoader<Batch>>); }
 
-// A sample of one's own that says how to make it count nowhere.
+// A custom sample with a make_padding() that makes it count nowhere.
 struct Weighed {
   std::int64_t value = 0;
   std::int64_t weight = 1;

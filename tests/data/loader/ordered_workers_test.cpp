@@ -74,7 +74,7 @@ TEST(OrderedWorkers, Compute_no_further_ahead_than_allowed) {
       },
       {.num_workers = 2, .num_ahead = 3});
   for (; taken < 1000; ++taken) (void)workers.take();
-  EXPECT_LE(most_ahead, 3);  // `taken` lags behind by one
+  EXPECT_LE(most_ahead, 3);  // `taken` is updated one result late
 }
 
 TEST(OrderedWorkers, Rethrow_at_the_failed_result_and_stay_there) {

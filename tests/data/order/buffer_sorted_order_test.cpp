@@ -28,7 +28,7 @@ Items all_of(const BufferSortedOrder& order, std::int64_t size, std::int64_t epo
   return items;
 }
 
-// Orders of d9d 0.24, checked there with an independent implementation.
+// The orders of d9d 0.24, which were checked against an independent implementation.
 TEST(BufferSortedOrder, Repeats_the_legacy_orders) {
   Items rising(12);
   std::iota(rising.begin(), rising.end(), 0);
@@ -85,7 +85,7 @@ TEST(BufferSortedOrder, Leaves_the_rest_that_fills_no_pack_at_the_end) {
   const Items keys{9, 1, 8, 2, 7, 3, 6};
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const BufferSortedOrder order(of_keys(keys, {.buffer_size = 8, .pack_size = 2, .seed = seed}));
-    EXPECT_EQ(keys[order(6, 0)], 9);  // the longest: packs are cut from the shortest on
+    EXPECT_EQ(keys[order(6, 0)], 9);  // the longest, because packs are split off beginning with the shortest
   }
 }
 

@@ -55,8 +55,8 @@ TEST(GlobalBatchSampler, Deals_each_global_batch_in_ranges_when_chunked) {
   EXPECT_THAT(all_of_rank(options, 1, 2), ElementsAre(2, 3, 6, 7));
 }
 
-// With one global batch over the whole dataset this is a sharded dataset: the tables are those of d9d 0.24 for datasets
-// padded to equal shards.
+// With one global batch for the whole dataset, the ranks read the shards of a sharded dataset. The tables are those of
+// d9d 0.24 for datasets padded to equal shards.
 TEST(GlobalBatchSampler, Repeats_the_last_sample_until_ranks_have_equally_many) {
   Options options{.dataset_size = 5, .global_batch_size = 6, .drop_last = false};
   EXPECT_THAT(all_of_rank(options, 0, 2), ElementsAre(0, 2, 4));
@@ -68,7 +68,7 @@ TEST(GlobalBatchSampler, Repeats_the_last_sample_until_ranks_have_equally_many) 
   for (std::int64_t rank = 0; rank < 3; ++rank) EXPECT_THAT(all_of_rank(options, rank, 3), ElementsAre(0));
 }
 
-// The microbatches of a step on all ranks, without padding, and how many places padding has.
+// The microbatches of a step on all ranks without padding, and the number of padding samples.
 std::pair<std::multiset<Samples>, std::int64_t> microbatches_of_rest(const Options& options, std::int64_t num_ranks) {
   std::multiset<Samples> microbatches;
   std::int64_t num_padding = 0;
@@ -86,7 +86,7 @@ std::pair<std::multiset<Samples>, std::int64_t> microbatches_of_rest(const Optio
   return {microbatches, num_padding};
 }
 
-// A rest of every size: no sample counts twice.
+// For every number of remaining samples, no sample counts twice.
 TEST(GlobalBatchSampler, Fills_places_that_no_sample_is_left_for_with_padding) {
   for (const auto mode : {ShardIndexingMode::kSequential, ShardIndexingMode::kChunked}) {
     for (std::int64_t size = 1; size <= 24; ++size) {
@@ -106,7 +106,8 @@ TEST(GlobalBatchSampler, Fills_places_that_no_sample_is_left_for_with_padding) {
           for (std::int64_t i = 0; i < size; ++i) expected.insert(i);
           EXPECT_EQ(seen, expected);
           EXPECT_EQ(num_padding, of_rank(options, 0, num_ranks).num_padding());
-          // So that what depends on a whole microbatch is that of one rank.
+          // In these cases microbatches equal those of one rank, so values that depend on a whole microbatch are equal
+          // too.
           const bool has_whole_microbatches = mode == ShardIndexingMode::kChunked || microbatch_size == 1;
           EXPECT_TRUE(!has_whole_microbatches || microbatches == alone.first) << size << " over " << num_ranks;
         }
@@ -226,7 +227,7 @@ TEST_F(SamplerState, Is_refused_when_it_is_something_else) {
   }
 }
 
-// Each number occurs once over all ranks and belongs to the same microbatch as in a job of one rank.
+// Each number occurs once over all ranks, for the same microbatch as in a job of one rank.
 TEST(GlobalBatchSampler, Numbers_the_microbatches_of_a_step_as_one_rank_does) {
   const std::vector<Options> all_options = {
       {.dataset_size = 24, .global_batch_size = 12, .mode = ShardIndexingMode::kSequential},

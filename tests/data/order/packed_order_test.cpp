@@ -31,7 +31,7 @@ std::vector<Items> all_of(const PackedOrder& order, std::int64_t epoch = 0) {
 }
 
 TEST(PackedOrder, Fills_the_fullest_pack_that_has_room) {
-  // 7 | 6 | 4 -> 7 has 3 left, 6 has 4: to the 6. Then 3 to the 7, 2 and 1 to a third.
+  // 7 and 6 begin two packs, with room 3 and 4. 4 goes to the 6, and 3 to the 7. 2 and 1 form a third pack.
   EXPECT_THAT(all_of(PackedOrder(of_lengths({7, 6, 4, 3, 2, 1}, {.capacity = 10, .buffer_size = 6}))),
               ElementsAre(Items{0, 3}, Items{1, 2}, Items{4, 5}));
 }
@@ -65,11 +65,11 @@ TEST(PackedOrder, Has_every_document_once_within_the_capacity_in_every_epoch) {
     }
     EXPECT_EQ(different.size(), shuffle ? 3U : 1U);
     const double total = std::accumulate(lengths.begin(), lengths.end(), 0.0);
-    EXPECT_LT(static_cast<double>(order.size()), 1.05 * total / 100 + 16);  // a pack more a buffer
+    EXPECT_LT(static_cast<double>(order.size()), 1.05 * total / 100 + 16);  // about one additional pack per buffer
   }
 }
 
-// Neighbours stay in one buffer, so that reading packs in order packs each buffer once.
+// The packs of a buffer stay together, so reading packs in order packs each buffer only once.
 TEST(PackedOrder, Shuffles_buffers_and_the_packs_of_each) {
   std::int64_t num_asked = 0;
   const PackedOrder order({.size = 4000,
@@ -80,7 +80,7 @@ TEST(PackedOrder, Shuffles_buffers_and_the_packs_of_each) {
                            .shuffle = true});
   const auto first = all_of(order, 0), second = all_of(order, 1);
   EXPECT_EQ(num_asked, 3 * 4000);
-  std::map<std::int64_t, std::size_t> place;  // of each document in the first epoch
+  std::map<std::int64_t, std::size_t> place;  // the pack of each document in the first epoch
   for (std::size_t pack = 0; pack < first.size(); ++pack) {
     for (const std::int64_t item : first[pack]) place[item] = pack;
   }
@@ -91,8 +91,8 @@ TEST(PackedOrder, Shuffles_buffers_and_the_packs_of_each) {
     moved += std::abs(before - static_cast<double>(pack)) / static_cast<double>(second.size());
     if (pack > 0 && second[pack].front() > second[pack - 1].front()) ++num_rising;
   }
-  // Of two random places in 0..1 the distance is a third on the average; every second pair of numbers rises. The bounds
-  // are some three deviations of 40 buffers, and of 1,400 packs.
+  // Two random positions in [0, 1] have an average distance of 1/3, and half of all pairs of neighbours ascend. The
+  // bounds are about three standard deviations for 40 buffers and for 1,400 packs.
   EXPECT_NEAR(moved / static_cast<double>(second.size()), 1.0 / 3, 0.12);
   EXPECT_NEAR(static_cast<double>(num_rising) / static_cast<double>(second.size()), 0.5, 0.05);
 }

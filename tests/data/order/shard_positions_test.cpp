@@ -24,7 +24,7 @@ std::vector<Positions> shards(std::int64_t items, std::int64_t num_shards, Shard
   return result;
 }
 
-// The tables of d9d 0.24; for five items in four chunked shards it had lengths 2, 2, 2 and -1.
+// The tables of d9d 0.24, except for five items in four chunked shards, where it gave the lengths 2, 2, 2 and -1.
 TEST(ShardPositions, Equal_the_tables) {
   using enum ShardIndexingMode;
   EXPECT_THAT(shards(5, 2, kSequential, true), ElementsAre(Positions{0, 2, 4}, Positions{1, 3, 4}));

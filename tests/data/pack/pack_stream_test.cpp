@@ -52,13 +52,13 @@ TEST(FixedCountMicrobatchPacker, Makes_103_microbatches_25_packs_of_4_or_26_with
   EXPECT_EQ(with_rest.back(), (Pack{100, 101, 102}));
 }
 
-// Hands out tensors that are written anew for each microbatch.
+// Returns a tensor whose memory is overwritten for each microbatch.
 struct Reusing : Counter {
   std::optional<at::Tensor> next() {
     const auto number = Counter::next();
     if (!number) return std::nullopt;
     if (!buffer.defined()) buffer = at::zeros({2});
-    *static_cast<float*>(buffer.mutable_data_ptr()) = static_cast<float>(*number);  // LibTorch does not see it
+    *static_cast<float*>(buffer.mutable_data_ptr()) = static_cast<float>(*number);  // unknown to LibTorch
     return copies ? buffer.clone() : buffer;
   }
   bool copies = false;

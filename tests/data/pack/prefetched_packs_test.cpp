@@ -29,11 +29,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What a stream that is moved into another shares with its test.
+// State that a stream shares with its test after it was moved into another stream.
 struct Seen {
-  std::atomic<std::int64_t> num_calls = 0;  // of next()
-  std::atomic<std::int64_t> num_taken = 0;  // packs that the test has
-  std::atomic<std::int64_t> furthest = 0;   // the largest difference of both that a call found
+  std::atomic<std::int64_t> num_calls = 0;  // calls of next()
+  std::atomic<std::int64_t> num_taken = 0;  // packs that the test has taken
+  std::atomic<std::int64_t> furthest = 0;   // the largest difference of these numbers in any call
   std::atomic<bool> fails = false;
   std::counting_semaphore<> called{0};
 };
@@ -60,7 +60,7 @@ struct Numbers {
   std::int64_t position = 0;
 };
 
-// A pack with what the stream says of it.
+// A pack with the state and numbers that the stream reports after it.
 struct Step {
   std::vector<at::Tensor> pack;
   nlohmann::json state;
@@ -153,7 +153,7 @@ TEST_P(Prefetched, Are_read_no_further_ahead_than_asked) {
 TEST_P(Prefetched, Are_read_while_the_step_runs) {
   const auto packs = prefetched();
   (void)packs->next();
-  // All that may be read ahead is, though nobody asks.
+  // The thread reads the maximum number of packs ahead without further calls of next().
   for (std::int64_t i = 0; i < 1 + GetParam(); ++i) numbers.seen->called.acquire();
   EXPECT_EQ(numbers.seen->num_calls, 1 + GetParam());
 }
@@ -207,14 +207,14 @@ TEST(PrefetchedPacks, Abandon_a_pack_that_hangs_and_say_so) {
                                       {.patience = std::chrono::milliseconds(1),
                                        .log = Logger().with_sink([&log](std::string_view line) { log += line; })});
     (void)packs.next();
-    numbers.seen->called.acquire();  // of pack 0
-    numbers.seen->called.acquire();  // it hangs
+    numbers.seen->called.acquire();  // reading pack 0
+    numbers.seen->called.acquire();  // the next read, which hangs
     EXPECT_THROW(packs.load_state(0), StateError);
     EXPECT_THAT(test::message_of<StateError>([&] { (void)packs.next(); }), HasSubstr("got one that hangs"));
   }
   EXPECT_THAT(log, HasSubstr("a pack that is still being read is abandoned"));
   numbers.goes_on->release();
-  numbers.seen->called.acquire();  // its thread still has the stream
+  numbers.seen->called.acquire();  // the abandoned thread still uses the stream
 }
 
 TEST(PrefetchedPacks, Stop_waiting_soon_after_the_job_was_asked_to_stop) {
@@ -252,8 +252,8 @@ TEST_F(PrefetchedPacksCuda, Are_on_the_device) {
   }
 }
 
-// The work of a step is held until the device has copied the pack of the next one: were the copies to wait for that
-// work, neither would go on.
+// The work of a step is blocked until the device has copied the pack of the next step. If the copies waited for that
+// work, there would be a deadlock.
 TEST_F(PrefetchedPacksCuda, Are_copied_before_the_work_of_the_step_before_them_ends) {
   struct Pinned : Numbers {
     std::optional<std::vector<at::Tensor>> next() {
@@ -268,7 +268,7 @@ TEST_F(PrefetchedPacksCuda, Are_copied_before_the_work_of_the_step_before_them_e
   for (int i = 0; i < 4; ++i) numbers.values.push_back(at::full({1 << 14}, i + 1, at::kFloat).pin_memory());
   numbers.size = 4;
   PrefetchedPacks<at::Tensor> packs(as_pack_stream<at::Tensor>(numbers), {.device = device, .prefetch_factor = 1});
-  // All memory is there and the kernel is loaded, for which the device might wait.
+  // Allocates all memory and loads the kernel beforehand, because these may synchronise with the device.
   const std::vector<at::Tensor> first = packs.next().value(), step = packs.next().value();
   at::Tensor result = first.front() * first.front();
   const c10::Stream current = at::accelerator::getCurrentStream(0);
@@ -282,7 +282,7 @@ TEST_F(PrefetchedPacksCuda, Are_copied_before_the_work_of_the_step_before_them_e
   numbers.may_read->release();  // the pack of the next step is read, after the work of this one was queued
   std::vector<at::Tensor> next;
   {
-    const c10::StreamGuard guard(other);  // waits for the copies, and for nothing else
+    const c10::StreamGuard guard(other);  // this stream waits only for the copies
     next = packs.next().value();
     copied.record(other);
   }
@@ -298,7 +298,7 @@ TEST_F(PrefetchedPacksCuda, Are_copied_before_the_work_of_the_step_before_them_e
   EXPECT_TRUE(at::equal(result.cpu(), numbers.values[1]));
 }
 
-// Packs of 512 MiB in pinned memory, and steps that compute about as long as one is copied.
+// Packs have 512 MiB in pinned memory, and a step computes about as long as the copy of a pack takes.
 TEST_F(PrefetchedPacksCuda, Are_copied_while_the_device_computes) {
   struct Large : Numbers {
     std::optional<std::vector<at::Tensor>> next() {
@@ -326,10 +326,10 @@ TEST_F(PrefetchedPacksCuda, Are_copied_while_the_device_computes) {
     EXPECT_EQ(sum.item<double>(), 7.0 * (128 << 20));
     return elapsed;
   };
-  (void)seconds(1, 1);  // loads kernels, makes pools
+  (void)seconds(1, 1);  // loads kernels and creates memory pools
   const double copies = seconds(0, 0), hundred = seconds(0, 100) - copies;
   const int num_products = std::max(1, static_cast<int>(100 * copies / hundred));
-  double one_by_one = 1e9, ahead = 1e9;  // the best of three: other programs may take processors
+  double one_by_one = 1e9, ahead = 1e9;  // minimum of three runs, as other programs may use the processors
   for (int i = 0; i < 3; ++i) {
     one_by_one = std::min(one_by_one, seconds(0, num_products));
     ahead = std::min(ahead, seconds(1, num_products));
@@ -338,7 +338,7 @@ TEST_F(PrefetchedPacksCuda, Are_copied_while_the_device_computes) {
   RecordProperty("ahead", std::to_string(ahead));
   std::cout << "copies " << copies << " s, with " << num_products << " products a step " << one_by_one << " s, ahead "
             << ahead << " s\n";
-  EXPECT_LT(ahead, 0.75 * one_by_one);  // half, if one hides the other completely
+  EXPECT_LT(ahead, 0.75 * one_by_one);  // ideally 0.5, if copies and compute overlap completely
 }
 
 TEST_F(PrefetchedPacksCuda, Use_no_more_memory_over_a_thousand_packs) {

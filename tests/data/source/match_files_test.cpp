@@ -63,7 +63,7 @@ TEST_F(MatchFiles, Names_the_pattern_that_matches_no_file) {
   }
 }
 
-// huggingface/datasets and others write such names.
+// The datasets library and others write such names.
 TEST_F(MatchFiles, Takes_what_exists_by_its_name_before_a_pattern) {
   std::filesystem::create_directory(folder / "[data] v1");
   for (const char* name : {"[data] v1/part[0].txt", "[data] v1/part0.txt", "[data] v1/a*b.txt", "[data] v1/aab.txt"}) {

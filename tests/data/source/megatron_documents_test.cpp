@@ -56,7 +56,7 @@ TEST(MegatronDocuments, Name_document_and_token_of_an_id_outside_the_vocabulary)
       AllOf(HasSubstr("149737"), HasSubstr("token 0 of document 1"), HasSubstr("int32.bin"), HasSubstr("= 149700")));
 }
 
-// Copies of the files, with faults.
+// Damaged copies of the files.
 class DamagedMegatronFiles : public test::SourceTest {
  protected:
   void SetUp() override {

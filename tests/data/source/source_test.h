@@ -1,4 +1,4 @@
-// What tests of sources share: files in a folder of the test, and documents as vectors.
+// Helpers for tests of sources: files in the folder of a test, and documents as vectors.
 #pragma once
 
 #include <cstring>

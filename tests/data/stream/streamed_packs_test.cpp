@@ -23,9 +23,9 @@ std::string document(int i) { return std::string(1 + i * 7 % 19, static_cast<cha
 
 class StreamOfRows : public test::SourceTest {
  protected:
-  // 200 documents of 3 to 22 tokens in some ten parts.
+  // 200 documents of 3 to 22 tokens in about ten parts.
   std::shared_ptr<const TextRows> rows(int bad_row = -1) const {
-    auto& kept = rows_[bad_row];  // a file that is written again is another one
+    auto& kept = rows_[bad_row];  // a rewritten file would be different data
     if (kept) return kept;
     std::string text;
     for (int i = 0; i < 200; ++i) text += i == bad_row ? "nothing\n" : "{\"text\": \"" + document(i) + "\"}\n";
@@ -57,7 +57,7 @@ Numbers numbers_of(const TokenBatch& batch) {
   return {values(batch.input_ids), values(batch.labels), values(batch.packed->cu_seqlens)};
 }
 
-// A step of all ranks by the numbers of its microbatches.
+// The microbatches of a step of all ranks, by their numbers.
 std::map<std::int64_t, Numbers> step_of(const std::vector<std::unique_ptr<StreamedPacks>>& ranks) {
   std::map<std::int64_t, Numbers> step;
   std::set<std::size_t> sizes;
@@ -84,7 +84,7 @@ TEST_F(StreamOfRows, Has_the_same_microbatches_in_a_step_on_any_number_of_ranks_
     };
     const auto one = ranks_of(1, 0), workers = ranks_of(1, 4), two = ranks_of(2, 1), four = ranks_of(4, 2);
     std::set<std::size_t> num_microbatches;
-    for (int step = 0; step < 30; ++step) {  // two epochs and more
+    for (int step = 0; step < 30; ++step) {  // more than two epochs
       const auto expected = step_of(one);
       num_microbatches.insert(expected.size());
       EXPECT_EQ(step_of(workers), expected) << step;
@@ -107,7 +107,7 @@ TEST_F(StreamOfRows, Resumes_at_any_pack_on_other_ranks_and_workers) {
     std::vector<std::unique_ptr<StreamedPacks>> resumed;
     for (std::int64_t rank = 0; rank < size; ++rank) {
       resumed.push_back(build(own, {rank, size}, step % 5));
-      (void)resumed.back()->next();  // was somewhere else
+      (void)resumed.back()->next();  // moves it to another position
       resumed.back()->load_state(state);
     }
     EXPECT_EQ(step_of(resumed), expected) << step;
@@ -138,7 +138,7 @@ TEST_F(StreamOfRows, Has_every_document_once_in_a_pass) {
 TEST_F(StreamOfRows, Names_a_bad_row_and_stays_or_skips_and_counts_it) {
   for (const std::int64_t num_workers : {0, 2}) {
     const auto stream = build(options(), {}, num_workers, 150);
-    nlohmann::json before;  // the step that fails
+    nlohmann::json before;  // the position at which the failing step begins
     const auto read = [&] {
       do before = stream->state();
       while (stream->next());
@@ -187,7 +187,7 @@ TEST_F(StreamOfRows, Refuses_the_position_of_other_rows_or_another_order) {
   EXPECT_THROW(build(options(), {}, 0, 3)->load_state(saved), StateError);
 }
 
-// Of files that are local to a machine, or were copied between two runs.
+// For example files that are local to a machine, or that were copied between two runs.
 TEST_F(StreamOfRows, Takes_the_position_in_copies_of_its_files) {
   std::filesystem::create_directories(folder / "copy");
   StreamedOptions own = options();
@@ -203,7 +203,7 @@ TEST_F(StreamOfRows, Takes_the_position_in_copies_of_its_files) {
   EXPECT_EQ(numbers_of(moved.next().value().front()), numbers_of(first->next().value().front()));
 }
 
-// Earlier versions knew the rows by a number of names and times, which nobody can compare any more.
+// Earlier versions identified the rows by a hash of names and times, which can no longer be compared.
 TEST_F(StreamOfRows, Takes_the_position_of_an_earlier_version_and_says_what_it_does_not_compare) {
   nlohmann::json saved = build(options())->state();
   saved.at("order").erase("data");

@@ -28,13 +28,13 @@ for name, compression in (("file", None), ("lz4", "lz4"), ("zstd", "zstd")):
                          options=pa.ipc.IpcWriteOptions(compression=compression)) as file:
         file.write_table(plain.append_column("view", kinds["view"]), max_chunksize=300)
 
-# Conversations: lists of structs, with nulls where a message has no such key, and texts of JSON.
+# Conversations: lists of structs, with null for a key that a message lacks, and texts that contain JSON.
 chats = [[{"role": role, "content": random.choice(texts), "name": random.choice((None, "x"))} for role in
           ("user", "assistant")[:random.randrange(3)]] for _ in range(400)]
 rows_of_chats = pa.table({"before": texts[:400], "nested": [{"a": i, "b": [i, i]} for i in range(400)],
                           "chats": chats, "json": [json.dumps(chat) for chat in chats],
                           "day": pa.array([0] * 400, pa.date32())})
-# Types beside the texts of messages that JSON has not.
+# Types that JSON lacks, in fields beside the texts of messages.
 rich = {"content": "a", "at": datetime.datetime(2024, 5, 6, 7, 8, 9), "day": datetime.date(2024, 5, 6), "score": 0.5, "votes": -3,
         "flags": 200, "bytes": b"x", "tags": {"k": "v"}}
 rich_type = pa.list_(pa.struct({"content": pa.string(), "at": pa.timestamp("us"), "day": pa.date32(), "score": pa.float32(),
@@ -66,7 +66,7 @@ for i in range(start.data_page_offset, start.data_page_offset + 400):
 stream = (folder / "stream.arrow").read_bytes()
 (folder / "cut.arrow").write_bytes(stream[:len(stream) // 2])
 
-# Folders.
+# Dataset folders.
 rows = Dataset.from_dict({"text": texts, "id": list(range(2500))})
 rows.save_to_disk(folder / "saved", num_shards=3)
 DatasetDict({"train": rows.select(range(100)), "test": rows.select(range(100, 150))}).save_to_disk(folder / "splits")

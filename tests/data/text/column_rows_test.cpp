@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Texts = std::vector<std::string>;
 
-// Files that pyarrow and datasets wrote, once for all tests.
+// Files written by pyarrow and datasets, once for all tests.
 class ColumnFiles : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -28,7 +28,7 @@ class ColumnFiles : public ::testing::Test {
     std::filesystem::remove_all(folder());
     std::filesystem::create_directories(folder());
     const std::string printed = test::run_python("tests/data/text/column_oracle.py", {folder().string()});
-    // Progress bars of datasets come before.
+    // Progress bars of datasets precede the JSON.
     const auto begin = printed.rfind("{\"texts\"");
     ASSERT_NE(begin, std::string::npos) << printed;
     written() = nlohmann::json::parse(printed.substr(begin, printed.find('\n', begin) - begin));
@@ -174,7 +174,7 @@ TEST_F(ColumnFiles, Of_the_hub_and_of_the_cache_of_load_dataset_are_found_by_spl
   EXPECT_EQ(split_of(cached, "test"), texts(20, 30));
 }
 
-// The rules of datasets: data_files.py.
+// The rules of data_files.py in the datasets library.
 TEST_F(ColumnFiles, Are_of_the_split_that_datasets_finds_in_their_names) {
   const auto names_of = [](const std::vector<std::string>& there, const std::string& split) {
     const auto dataset = test::fresh_directory("names");

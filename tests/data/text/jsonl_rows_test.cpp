@@ -13,7 +13,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Of each row its columns joined by '|', or its place and problem.
+// For each row, its columns joined by '|', or its place and problem.
 std::vector<std::string> lines_of(const TextRows& rows) {
   std::vector<std::string> lines;
   for (std::int64_t part = 0; part < rows.num_parts(); ++part) {
@@ -42,7 +42,7 @@ TEST_F(JsonLines, Have_values_as_JSON_where_they_are_asked_for) {
               ElementsAre("[{\"a\":\"é\",\"b\":1}]", "[2]", "null", HasSubstr("no column 'm'")));
 }
 
-// Deeper than a stack would bear.
+// A recursive parser would overflow the stack.
 TEST_F(JsonLines, That_nest_deeply_are_bad_rows) {
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
   const auto path = write("a.jsonl", "{\"m\": " + deep + "}\n{\"m\": [1]}\n");
@@ -97,7 +97,7 @@ TEST_F(JsonLines, Of_text_files_are_one_row_each) {
               ElementsAre("one\ntwo\n", AllOf(HasSubstr("b.txt"), HasSubstr("not UTF-8, from byte 2"))));
 }
 
-// json.dumps writes them, and json.loads reads them.
+// Python's json.dumps writes such numbers, and json.loads reads them.
 TEST_F(JsonLines, May_have_numbers_that_Python_writes_and_JSON_lacks) {
   const auto path =
       write("a.jsonl",
@@ -121,7 +121,7 @@ TEST_F(JsonLines, Have_an_identity_of_what_the_files_hold) {
   EXPECT_NE(JsonlRows({path}, {"other"}).content_fingerprint(), identity);
   EXPECT_NE(JsonlRows({path, copy}, {"text"}).content_fingerprint(), identity);
   std::string other = text;
-  other[3 * text.size() / 15] = 'b';  // one of the places that are looked at
+  other[3 * text.size() / 15] = 'b';  // in one of the sampled blocks
   EXPECT_NE(JsonlRows({write("a.jsonl", other)}, {"text"}).content_fingerprint(), identity);
 }
 

@@ -26,7 +26,7 @@ using ::testing::ThrowsMessage;
 
 constexpr std::int64_t kWhole = std::int64_t{1} << 40;
 
-// Bytes that may be cut anywhere; '?' has no token.
+// Encodes bytes, so a text can be divided anywhere; '?' has no token.
 class PickyEncoder final : public TextEncoder {
  public:
   void encode(std::string_view text, std::vector<std::int64_t>& ids) const override {
@@ -46,7 +46,7 @@ class PickyEncoder final : public TextEncoder {
 
 class TextFiles : public test::SourceTest {
  protected:
-  // A new folder with the tokens.
+  // Returns a new folder with the tokens.
   fs::path tokenise(const TextRows& rows, const TextEncoder& encoder, const TokenizeOptions& options) {
     const fs::path made = folder / ("made-" + std::to_string(num_made_++));
     (void)tokenize_rows(rows, encoder, options, made);
@@ -59,7 +59,7 @@ class TextFiles : public test::SourceTest {
     }
     return bytes;
   }
-  // Lines of letters; some without.
+  // Files with lines of letters, and some without line breaks.
   std::vector<fs::path> some_files() const {
     std::mt19937 random(1);
     std::string lines, letters(5000, 'x');

@@ -18,7 +18,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Bytes, and how often they were asked for.
+// Encodes bytes and counts the calls.
 class CountingEncoder final : public TextEncoder {
  public:
   explicit CountingEncoder(std::int64_t vocabulary_size = 256) : vocabulary_size_(vocabulary_size) {}

@@ -27,13 +27,13 @@ TEST_F(EncoderOfAFile, Adds_the_tokens_of_the_template_where_it_is_asked_to) {
               ElementsAre(256, 'a', 'b', 7));
   test::Ids ids{7};
   TokenizerEncoder(path, {.add_special_tokens = true}).encode("ab", ids);
-  EXPECT_THAT(ids, ElementsAre(7, 'a', 'b'));  // ids are added, and those of the text alone
+  EXPECT_THAT(ids, ElementsAre(7, 'a', 'b'));  // appends only the ids of the text
 }
 
 TEST_F(EncoderOfAFile, Adds_them_once_around_a_prompt_and_what_answers_it) {
   nlohmann::json file = nlohmann::json::parse(test::byte_tokenizer());
   nlohmann::json& single = file["post_processor"]["single"];
-  single.push_back(single[0]);  // <s> behind the text, too
+  single.push_back(single[0]);  // adds <s> after the text too
   const TokenizerEncoder encoder(write("tokenizer.json", file.dump()), {.add_special_tokens = true});
   const std::array<std::string_view, 2> columns{"ab", "c"};
   const EncodedRow row = encoder.encode_row(columns, 7);

@@ -1,4 +1,4 @@
-// Views that arrange other datasets.
+// Tests of views that rearrange other datasets.
 #include <numeric>
 #include <set>
 
@@ -73,7 +73,7 @@ TEST(BufferSortedDataset, Reads_the_base_in_the_order_of_the_epoch) {
   const BufferSortedDataset sorted(base, {.buffer_size = 20, .pack_size = 4, .seed = 3});
   for (const std::int64_t epoch : {0, 1}) {
     const Ids all = all_of(sorted, epoch);
-    for (std::size_t first = 0; first < all.size(); first += 4) {  // keys repeat every five: whole packs have one
+    for (std::size_t first = 0; first < all.size(); first += 4) {  // keys repeat every five items: a pack has one key
       for (std::size_t i = first; i < first + 4; ++i) EXPECT_EQ(all[i] * 7 % 5, all[first] * 7 % 5);
     }
     const std::set<std::int64_t> seen(all.begin(), all.end());
@@ -95,7 +95,8 @@ TEST(ShuffledDataset, Permutes_each_epoch_anew) {
 TEST(MixtureDataset, Ends_before_a_source_begins_again_and_goes_on_in_the_next_epoch) {
   const MixtureDataset<std::int64_t> mixture(
       {{std::make_shared<const Numbers>(3), 1}, {std::make_shared<const Numbers>(100), 2}});
-  // Due times of the first: 1.5, 4.5, 7.5, 10.5; of the second: .75, 2.25, 3.75, ... (in samples of weight 1/3, 2/3).
+  // The weights are 1/3 and 2/3. Samples of the first source are due at 1.5, 4.5, 7.5, 10.5, and of the second at 0.75,
+  // 2.25, 3.75, ...
   ASSERT_EQ(mixture.size(), 10);
   EXPECT_THAT(all_of(mixture), ElementsAre(0, 0, 1, 2, 1, 3, 4, 2, 5, 6));
   EXPECT_THAT(all_of(mixture, 1), ElementsAre(1000, 7, 8, 1001, 9, 10, 1002, 11, 12, 2000));

@@ -116,7 +116,8 @@ TEST(TokenPoolingMask, Rejects_a_mask_without_rows) {
   EXPECT_THROW((void)token_pooling_mask_from_attention_mask(row({1, 0}), TokenPooling::kLast), ConfigError);
 }
 
-// Ragged lists padded by torch.nn.utils.rnn.pad_sequence, with pooling masks found by loops over the rows in Python.
+// The oracle pads ragged lists by torch.nn.utils.rnn.pad_sequence, and finds pooling masks by loops over the rows in
+// Python.
 TEST(Padding, Agrees_with_PyTorch) {
   const auto cases = nlohmann::json::parse(test::run_python("tests/data/view/padding_oracle.py", {}));
   ASSERT_EQ(cases.size(), 20u);

@@ -1,4 +1,4 @@
-// The numbers of a tensor of ids.
+// Converts a tensor to a vector of integers.
 #pragma once
 
 #include <vector>

@@ -76,7 +76,7 @@ TEST(UsableDocuments, May_be_none_and_need_a_position) {
   EXPECT_THROW((void)inputs({{1, 2}}, {.max_positions = 0}), ConfigError);
 }
 
-// A document of ten tokens, of which 3..4 and 7..9 are predicted.
+// A document of ten tokens, of which tokens 3, 4, 7, 8 and 9 are targets.
 class WithTargets final : public TokenDocuments {
  public:
   [[nodiscard]] std::int64_t size() const override { return 1; }

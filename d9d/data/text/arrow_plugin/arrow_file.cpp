@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kFileMagic = "ARROW1";
 
-// Batches point into the mapped file; buffers that are compressed are decompressed for the columns that are asked for.
+// Batches point into the mapped file; compressed buffers are decompressed, but only for the requested columns.
 class ArrowFile final : public ColumnFile {
  public:
   explicit ArrowFile(const ColumnRequest& request) : request_(request) {
@@ -47,7 +47,7 @@ class ArrowFile final : public ColumnFile {
   arrow::Status open_stream(const std::shared_ptr<arrow::io::MemoryMappedFile>& file) {
     ARROW_ASSIGN_OR_RAISE(auto reader, arrow::ipc::RecordBatchStreamReader::Open(file));
     std::shared_ptr<arrow::RecordBatch> batch;
-    if (!find_columns(*reader->schema())) {  // a file without rows lacks nothing
+    if (!find_columns(*reader->schema())) {  // a file without rows may lack the columns
       do {
         ARROW_RETURN_NOT_OK(reader->ReadNext(&batch));
       } while (batch && batch->num_rows() == 0);
@@ -96,7 +96,7 @@ class ArrowFile final : public ColumnFile {
   std::string problem_;
   arrow::ipc::IpcReadOptions options_ = arrow::ipc::IpcReadOptions::Defaults();
   std::vector<std::shared_ptr<arrow::RecordBatch>> batches_;
-  std::vector<std::int64_t> first_rows_{0};  // of each batch; then the number of rows
+  std::vector<std::int64_t> first_rows_{0};  // first row of each batch; then the number of rows
 };
 
 }  // namespace

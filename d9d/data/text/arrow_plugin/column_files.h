@@ -1,4 +1,4 @@
-// The two formats of ColumnFile.
+// Opens the two formats of ColumnFile.
 #pragma once
 
 #include <memory>

@@ -11,7 +11,7 @@ namespace d9d::arrow_plugin {
 
 namespace {
 
-// Elements of a list are `count` of `values` from `first` on.
+// Converts the list of elements [first, first + count) of `values`.
 nlohmann::json list_of(const arrow::Array& values, std::int64_t first, std::int64_t count, bool& is_valid);
 
 nlohmann::json value_of(const arrow::Array& array, std::int64_t row, bool& is_valid) {
@@ -60,7 +60,7 @@ nlohmann::json value_of(const arrow::Array& array, std::int64_t row, bool& is_va
       }
       return object;
     }
-    default: {  // a time, a decimal, bytes: as Arrow writes them
+    default: {  // times, decimals and bytes become the text that Arrow prints
       const auto scalar = array.GetScalar(row);
       return scalar.ok() ? nlohmann::json((*scalar)->ToString()) : nlohmann::json();
     }
@@ -92,7 +92,7 @@ std::optional<std::string> json_at(const arrow::Array& array, std::int64_t row) 
   bool is_valid = true;
   const nlohmann::json value = value_of(array, row, is_valid);
   if (!is_valid) return std::nullopt;
-  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // names of fields may be any bytes
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // field names may be invalid UTF-8
 }
 
 }  // namespace d9d::arrow_plugin

@@ -1,4 +1,4 @@
-// Values of Arrow's arrays as JSON.
+// Converts values of Arrow's arrays to JSON.
 #pragma once
 
 #include <arrow/api.h>
@@ -8,10 +8,11 @@
 
 namespace d9d::arrow_plugin {
 
-// Texts, numbers, booleans, nulls and structs, and lists of these. Fields of structs may be of any type: those that
-// JSON does not have, such as times, are texts.
+// Whether values of the type can be converted: texts, integers, floats, doubles, booleans, nulls and structs, and lists
+// of these. Fields of structs may be of any type; types that JSON does not have, such as times, become texts.
 [[nodiscard]] bool has_json(const arrow::DataType& type);
-// Expects a validated array of such a type. Unset if a text is not UTF-8.
+// The value at `row` as JSON; nullopt if a text is not UTF-8. Expects a validated array of a type for which has_json()
+// is true.
 [[nodiscard]] std::optional<std::string> json_at(const arrow::Array& array, std::int64_t row);
 
 }  // namespace d9d::arrow_plugin

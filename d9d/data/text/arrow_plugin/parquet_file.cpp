@@ -40,7 +40,7 @@ class ParquetFile final : public ColumnFile {
   }
 
  private:
-  // A reader serves one thread: each part opens its own, from the metadata that was read once.
+  // A reader can be used by one thread only, so each part opens a new one, from metadata that was read once.
   arrow::Result<std::unique_ptr<parquet::arrow::FileReader>> new_reader() const {
     ARROW_ASSIGN_OR_RAISE(const auto file, arrow::io::ReadableFile::Open(request_.path.string()));
     parquet::arrow::FileReaderBuilder builder;
@@ -68,7 +68,7 @@ class ParquetFile final : public ColumnFile {
     return arrow::Status::OK();
   }
 
-  // Of a nested column the file has its leaves.
+  // A nested column is stored as its leaves.
   void add_leaves(const parquet::arrow::SchemaField& field) {
     if (field.is_leaf()) leaves_.push_back(field.column_index);
     for (const auto& child : field.children) add_leaves(child);
@@ -104,7 +104,7 @@ class ParquetFile final : public ColumnFile {
   ColumnRequest request_;
   std::string problem_;
   std::shared_ptr<parquet::FileMetaData> metadata_;
-  std::vector<std::int64_t> first_rows_{0};  // of each row group; then the number of rows
+  std::vector<std::int64_t> first_rows_{0};  // first row of each row group; then the number of rows
   std::vector<int> leaves_;
 };
 

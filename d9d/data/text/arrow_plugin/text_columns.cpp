@@ -10,7 +10,7 @@ namespace d9d::arrow_plugin {
 
 bool is_text(const arrow::DataType& type) {
   switch (type.id()) {
-    case arrow::Type::NA:  // a column of nulls has no other type
+    case arrow::Type::NA:  // the type of columns that have only nulls
     case arrow::Type::STRING:
     case arrow::Type::LARGE_STRING:
     case arrow::Type::STRING_VIEW:
@@ -57,7 +57,7 @@ std::shared_ptr<arrow::DataType> bytes_of(const arrow::DataType& type) {
   }
 }
 
-// The same array with bytes for texts: its offsets are checked then, and its characters are not.
+// The same array with binary instead of string types, so that validation checks its offsets but not its characters.
 std::shared_ptr<arrow::ArrayData> with_bytes(const arrow::ArrayData& data) {
   auto copy = data.Copy();
   for (auto& child : copy->child_data) child = with_bytes(*child);
@@ -102,7 +102,7 @@ std::string problem_at(const arrow::Array& array, std::int64_t row, const std::s
   return "bytes that are not UTF-8, from byte " + std::to_string(*invalid) + " on, in column '" + name + "'";
 }
 
-// The value as text, which `kept` holds where it is made; the problem if there is one.
+// Returns the value as text, which points into the array or into `kept`. Sets `problem` if there is one.
 std::string_view value_at(const arrow::Array& array, std::int64_t row, const std::string& name, std::string& kept,
                           std::string& problem) {
   if (is_text(*array.type()) || is_null_at(array, row)) {

@@ -1,4 +1,4 @@
-// Rows from Arrow's arrays.
+// Reads rows from Arrow's arrays.
 #pragma once
 
 #include <arrow/api.h>
@@ -13,19 +13,20 @@
 
 namespace d9d::arrow_plugin {
 
-// The indices of columns by name; the problem if one is missing, occurs twice or is not of that content.
+// The indices of the requested columns, or the problem if one is missing, occurs twice or has another content type.
 struct FoundColumns {
   std::vector<int> indices = {};
   std::string problem = {};
 };
 [[nodiscard]] FoundColumns find_columns(const arrow::Schema& schema, const ColumnRequest& request);
 
-// Calls each() for the rows of arrays of one length, the first of which is row `first_row`. Rows with a null or with
-// bytes that are not UTF-8 have a problem; arrays that are damaged are one row with a problem.
+// Calls each() for the rows of `columns`, which have equal lengths; the first row has the number `first_row`. Rows with
+// a null or with bytes that are not UTF-8 have a problem; damaged arrays give a single row with a problem.
 void read_rows(const arrow::ArrayVector& columns, const ColumnRequest& request, std::int64_t first_row,
                const std::function<void(const TextRow&)>& each);
 
-// Whether arrays of the type hold texts, or nothing but nulls. text_at() expects one, validated, and no null at `row`.
+// Whether arrays of the type hold texts, or nothing but nulls. text_at() expects a validated array of such a type
+// without a null at `row`.
 [[nodiscard]] bool is_text(const arrow::DataType& type);
 [[nodiscard]] std::string_view text_at(const arrow::Array& array, std::int64_t row);
 [[nodiscard]] bool is_null_at(const arrow::Array& array, std::int64_t row);
