@@ -184,7 +184,8 @@ TEST(ExecutorPrograms, Written_by_hand_run) {
 
 void pause(std::int64_t seed) {
   std::mt19937 random(static_cast<std::uint32_t>(seed));
-  std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500));  // changes the order of events, waits for none
+  std::this_thread::sleep_for(
+      std::chrono::microseconds(random() % 1500));  // changes the order of events, waits for none
 }
 
 struct SlowCommunicator : ForwardingCommunicator {
