@@ -46,7 +46,8 @@ TEST(PipelineParallel, Trains_as_on_one_rank) {
   }
 }
 
-// Each rank hands on its positions. Every other head is tied.
+// Each rank sends its positions to the next stage. Every other head is tied. All combinations where RC_PARAMS is set;
+// otherwise one in three, with each schedule and each mesh.
 TEST(PipelineParallel, Trains_tensor_parallel_stages_of_each_schedule_as_on_one_rank) {
   const std::vector<DeviceMeshParameters> meshes = {
       {.tensor_parallel = 2},
@@ -55,14 +56,16 @@ TEST(PipelineParallel, Trains_tensor_parallel_stages_of_each_schedule_as_on_one_
       {.pipeline_parallel = 2, .data_parallel_shard = 2, .tensor_parallel = 2},
       {.pipeline_parallel = 2, .context_parallel_shard = 2, .tensor_parallel = 2},
       {.pipeline_parallel = 2, .context_parallel_replicate = 2, .tensor_parallel = 2}};
-  std::size_t number = 0;
-  for (const DeviceMeshParameters& mesh : meshes) {
-    for (const Schedule schedule : kSchedules) {
+  for (std::size_t i = 0; i < meshes.size(); ++i) {
+    const DeviceMeshParameters& mesh = meshes[i];
+    for (std::size_t j = 0; j < std::size(kSchedules); ++j) {
+      const std::size_t number = i * std::size(kSchedules) + j;
+      if (!is_long_run() && number % 3 != 0) continue;
       expect_no_fault({.job = {.num_layers = 4,
-                               .ties_embeddings = number++ % 2 == 1,
+                               .ties_embeddings = number % 2 == 1,
                                .num_microbatches = 8 * mesh.data_parallel_replicate * mesh.data_parallel_shard,
                                .num_steps = 2},
-                       .layout = {.mesh = mesh, .schedule = schedule, .checkpoints = Checkpoints::kLayers}});
+                       .layout = {.mesh = mesh, .schedule = kSchedules[j], .checkpoints = Checkpoints::kLayers}});
     }
   }
 }

@@ -132,8 +132,7 @@ TEST_F(PipelineResume, Of_stages_with_experts_continues_as_one_piece_would) {
   }
 }
 
-// Without a pipeline: tensor, context and expert parallelism by themselves, and changes from each to the others, to
-// stages and back.
+// Tensor, context and expert parallelism by themselves. A job continues on its own layout and on the next of the list.
 TEST_F(PipelineResume, Of_parts_of_layers_and_sequences_continues_as_one_rank_would) {
   const std::vector<PipelineJob> dense = {
       {.mesh = {.tensor_parallel = 2}},
@@ -153,10 +152,7 @@ TEST_F(PipelineResume, Of_parts_of_layers_and_sequences_continues_as_one_rank_wo
       const Trained uninterrupted = since(save(jobs[i]), kSaved);
       SCOPED_TRACE(cat("experts ", has_experts, ", from ", i));
       expect_bit_equal(resume(jobs[i]), uninterrupted);
-      for (const std::size_t distance : {1, 2}) {
-        SCOPED_TRACE(cat("to ", (i + distance) % jobs.size()));
-        expect_same(resume(jobs[(i + distance) % jobs.size()]), whole);
-      }
+      expect_same(resume(jobs[(i + 1) % jobs.size()]), whole);
     }
   }
 }

@@ -59,15 +59,16 @@ TEST(PipelineTraining, Stages_with_shared_sequences_train_as_one_piece_does) {
   }
 }
 
+// Every other job checkpoints its layers; the layout tests run each with both.
 TEST(PipelineTraining, Tensor_parallel_stages_of_each_schedule_train_as_one_piece_does) {
+  std::size_t number = 0;
   for (const PipelineScheduleConfig& schedule : schedules()) {
     for (const DeviceMeshParameters& mesh :
          {DeviceMeshParameters{.tensor_parallel = 2},
           DeviceMeshParameters{.pipeline_parallel = 2, .tensor_parallel = 2},
           DeviceMeshParameters{.pipeline_parallel = 2, .data_parallel_shard = 2, .tensor_parallel = 2}}) {
       SCOPED_TRACE(cat(schedule_of(schedule).name, " on ", mesh.world_size()));
-      expect_same(train({.mesh = mesh, .schedule = schedule}), in_one_piece());
-      expect_same(train({.mesh = mesh, .schedule = schedule, .checkpoints = true}), in_one_piece());
+      expect_same(train({.mesh = mesh, .schedule = schedule, .checkpoints = number++ % 2 == 1}), in_one_piece());
     }
   }
 }
