@@ -92,15 +92,16 @@ std::vector<fs::path> files_of(const fs::path& folder, std::string_view extensio
   std::vector<fs::path> all, of_split;
   if (!fs::is_directory(folder)) return {};
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.is_regular_file() && entry.path().extension() == extension) all.push_back(entry.path());
+    // Arrow files that begin with "cache-" are results of map() or indices, not the rows of the split.
+    const bool is_cache = extension == ".arrow" && entry.path().filename().string().starts_with("cache-");
+    if (entry.is_regular_file() && entry.path().extension() == extension && !is_cache) all.push_back(entry.path());
   }
   std::ranges::sort(all);
   for (const fs::path& path : all) {
-    // Arrow files that begin with "cache-" are results of map() or indices, not the rows of the split.
     const std::string name = path.stem().string();
     const bool is_of_datasets = extension == ".arrow" || is_shard(name);
     const bool matches = is_of_datasets ? has_word(name, split, Words::kOfDatasets) : is_of_split(name, split);
-    if (!name.starts_with("cache-") && matches) of_split.push_back(path);
+    if (matches) of_split.push_back(path);
   }
   const bool names_no_split =
       std::ranges::none_of(all, [](const fs::path& path) { return has_any_split(path.stem().string()); });

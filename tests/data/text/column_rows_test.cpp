@@ -196,6 +196,7 @@ TEST_F(ColumnFiles, Are_of_the_split_that_datasets_finds_in_their_names) {
   EXPECT_THAT(names_of(others, "validation"), ElementsAre("my_val.jsonl"));
   EXPECT_THAT(names_of({"v1.jsonl", "v10.jsonl"}, "v1"), ElementsAre("v1.jsonl"));
   EXPECT_THAT(names_of({"b.jsonl", "a.jsonl"}, "train"), ElementsAre("a.jsonl", "b.jsonl"));
+  EXPECT_THAT(names_of({"cache-1a2b.arrow", "rows.arrow"}, "train"), ElementsAre("rows.arrow"));
 }
 
 TEST_F(ColumnFiles, Of_datasets_that_are_not_here_are_refused_with_the_remedy) {
