@@ -23,7 +23,7 @@ LogitChunks chunks_of(const LinearCrossEntropyInput& input) {
   return {.num_rows = num_rows, .num_columns = std::max(kColumnUnit, input.chunk_size / num_rows)};
 }
 
-void* data_of_rows(const at::Tensor& tensor, const TokenRange& range) {
+void* data_of_rows(const at::Tensor& tensor, const LogitRows& range) {
   return tensor.defined() ? tensor.narrow(0, range.begin, range.size).data_ptr() : nullptr;
 }
 
@@ -41,7 +41,7 @@ RowStatistics no_statistics(std::int64_t num_rows, const at::TensorOptions& opti
 }
 
 // The arguments that update the statistics of the rows `range` with a block.
-LogitStatisticsArgs statistics_args(const LogitBlock& block, const RowStatistics& statistics, const TokenRange& range) {
+LogitStatisticsArgs statistics_args(const LogitBlock& block, const RowStatistics& statistics, const LogitRows& range) {
   return {.block = block,
           .max = data_of_rows(statistics.max, range),
           .sum = data_of_rows(statistics.sum, range),
@@ -114,7 +114,7 @@ LinearCrossEntropyForward linear_cross_entropy_forward_cuda(const LinearCrossEnt
   const std::int64_t num_rows = input.hidden.size(0);
   const RowStatistics statistics = no_statistics(num_rows, logits.wide_options());
   for (const ColumnRange& columns : logits.columns()) {
-    for (const TokenRange& rows : logits.rows()) {
+    for (const LogitRows& rows : logits.rows()) {
       launch_logit_statistics(statistics_args(logits.compute(rows, columns), statistics, rows),
                               current_cuda_stream(input.hidden.device()));
     }
@@ -143,7 +143,7 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_cuda(const LinearCrossE
       grad_weight.emplace(rows_of_place(weight_place(wanted, result, columns.split), columns.begin, columns.size),
                           logits, input.hidden.scalar_type());
     }
-    for (const TokenRange& rows : logits.rows()) {
+    for (const LogitRows& rows : logits.rows()) {
       launch_logit_gradient({.block = logits.compute(rows, columns),
                              .lse = data_of_rows(lse, rows),
                              .grad_loss = data_of_rows(grad_loss, rows),

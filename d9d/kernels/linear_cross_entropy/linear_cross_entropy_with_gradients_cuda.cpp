@@ -34,7 +34,7 @@ class Chunk {
   }
 
   // Computes loss and lse of `rows`, the exponentials and the factors. The gradient of a logit is factor * exponential.
-  void compute(const TokenRange& rows, LinearCrossEntropyForward& result) {
+  void compute(const LogitRows& rows, LinearCrossEntropyForward& result) {
     rows_ = rows;
     for (std::size_t index = 0; index < logits_.columns().size(); ++index) compute_block(index);
     for (std::size_t split = 0; split < input_.weights.size(); ++split) rescale(split);
@@ -133,7 +133,7 @@ class Chunk {
   at::Tensor reference_of_block_;  // [rows, blocks] fp32
   at::Tensor scaled_hidden_;
   at::Tensor threshold_;  // [rows] fp32, undefined without a filter
-  TokenRange rows_ = {};
+  LogitRows rows_ = {};
 };
 
 // Sums of factor * exponential over rows. Each factor is split into the sum of two bf16 numbers, so that a bf16 matrix
@@ -194,7 +194,7 @@ LinearCrossEntropyWithGradients linear_cross_entropy_with_gradients_cuda(const L
   std::vector<std::size_t> splits;  // those with rows
   for (std::size_t split = 0; split < input.weights.size(); ++split)
     if (input.weights[split].size(0) > 0) splits.push_back(split);
-  for (const TokenRange& rows : logits.rows()) {
+  for (const LogitRows& rows : logits.rows()) {
     chunk.compute(rows, result.forward);
     for (const std::size_t split : splits) {
       if (wanted.bias)

@@ -35,7 +35,7 @@ LogitBlocks::LogitBlocks(const LinearCrossEntropyInput& input, const LogitChunks
                       hidden_.options().dtype(at::toOpMathType(hidden_.scalar_type())));
 }
 
-LogitBlock LogitBlocks::compute(const TokenRange& rows, const ColumnRange& columns) const {
+LogitBlock LogitBlocks::compute(const LogitRows& rows, const ColumnRange& columns) const {
   write_rows_product(buffer_.as_strided({rows.size, columns.size}, {row_stride_, 1}), hidden(rows), weight(columns));
   const std::int64_t first = splits_[columns.split].first + columns.begin;
   return {.dtype = dtype_of(hidden_),
@@ -49,7 +49,7 @@ LogitBlock LogitBlocks::compute(const TokenRange& rows, const ColumnRange& colum
           .targets = input_.targets.const_data_ptr<std::int64_t>() + rows.begin};
 }
 
-at::Tensor LogitBlocks::gradient(const TokenRange& rows, const ColumnRange& columns) const {
+at::Tensor LogitBlocks::gradient(const LogitRows& rows, const ColumnRange& columns) const {
   const at::Tensor narrow_buffer = buffer_.view(hidden_.scalar_type());
   return narrow_buffer.as_strided({rows.size, columns.size},
                                   {row_stride_ * (narrow_buffer.numel() / buffer_.numel()), 1});

@@ -4,7 +4,7 @@
 // Example
 //   const LogitBlocks logits(input, {.num_rows = 8192, .num_columns = 8192});
 //   for (const ColumnRange& columns : logits.columns())
-//     for (const TokenRange& rows : logits.rows()) {
+//     for (const LogitRows& rows : logits.rows()) {
 //       launch_logit_gradient({.block = logits.compute(rows, columns), ...}, stream);
 //       multiply(grad_weight, logits.gradient(rows, columns).t(), logits.hidden(rows));
 //     }
@@ -21,7 +21,7 @@ namespace d9d::kernels::detail {
 
 inline constexpr std::int64_t kColumnUnit = 64;  // blocks begin at multiples of it in a weight, for aligned products
 
-struct TokenRange {
+struct LogitRows {
   std::int64_t begin;
   std::int64_t size;
 };
@@ -45,12 +45,12 @@ class LogitBlocks {
   // kColumnUnit. The buffer has at least min_numbers elements.
   LogitBlocks(const LinearCrossEntropyInput& input, const LogitChunks& chunks, std::int64_t min_numbers = 0);
 
-  [[nodiscard]] const std::vector<TokenRange>& rows() const { return rows_; }
+  [[nodiscard]] const std::vector<LogitRows>& rows() const { return rows_; }
   [[nodiscard]] const std::vector<ColumnRange>& columns() const { return columns_; }
   [[nodiscard]] const SplitColumns& split(std::size_t index) const { return splits_[index]; }
   [[nodiscard]] std::int64_t padded_vocabulary() const { return padded_vocabulary_; }
 
-  [[nodiscard]] at::Tensor hidden(const TokenRange& rows) const { return hidden_.narrow(0, rows.begin, rows.size); }
+  [[nodiscard]] at::Tensor hidden(const LogitRows& rows) const { return hidden_.narrow(0, rows.begin, rows.size); }
   [[nodiscard]] at::Tensor weight(const ColumnRange& columns) const {
     return input_.weights[columns.split].narrow(0, columns.begin, columns.size);
   }
@@ -58,15 +58,15 @@ class LogitBlocks {
   [[nodiscard]] const at::Tensor& buffer() const { return buffer_; }
 
   // Computes hidden * weight^T into the buffer; the block is valid until the next call.
-  [[nodiscard]] LogitBlock compute(const TokenRange& rows, const ColumnRange& columns) const;
+  [[nodiscard]] LogitBlock compute(const LogitRows& rows, const ColumnRange& columns) const;
   // The view [rows, columns] in hidden's dtype to which launch_logit_gradient writes the gradients of the last block.
-  [[nodiscard]] at::Tensor gradient(const TokenRange& rows, const ColumnRange& columns) const;
+  [[nodiscard]] at::Tensor gradient(const LogitRows& rows, const ColumnRange& columns) const;
 
  private:
   const LinearCrossEntropyInput& input_;
   at::Tensor hidden_;
   at::Tensor bias_;
-  std::vector<TokenRange> rows_;
+  std::vector<LogitRows> rows_;
   std::vector<ColumnRange> columns_;
   std::vector<SplitColumns> splits_;
   std::int64_t padded_vocabulary_ = 0;

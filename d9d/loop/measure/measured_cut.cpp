@@ -92,17 +92,17 @@ double bytes_of_step_end(Module& stage, std::optional<Dtype> gradient_dtype) {
 double measure_overlap(const UnbuiltJob& job, std::vector<TrainingStage>& stages,
                        const std::vector<StageSample>& samples, const std::vector<StageCosts>& costs) {
   if (!job.context.device().is_cuda() || job.config.cuda_graph) return 0;
-  const Lanes lanes(job.context.world());
+  const ComputeStreams streams(job.context.world());
   double hidden = 0, shorter = 0;
   for (const auto& [of_forward, of_backward] : {std::pair<std::size_t, std::size_t>{0, 1}, {1, 0}}) {
     StageSample beside = samples[of_forward];
     beside.before_forward = nullptr;  // uses the inputs of the same microbatch
-    const auto measure = [&](const Lanes* which) {
+    const auto measure = [&](const ComputeStreams* which) {
       wait_for_all(job.context);
       return measure_composed({stages[of_forward], beside}, {stages[of_backward], samples[of_backward]}, which);
     };
     const double in_a_row = measure(nullptr);
-    hidden += in_a_row - measure(&lanes);
+    hidden += in_a_row - measure(&streams);
     shorter += std::min(costs[of_forward].forward, costs[of_backward].backward);
   }
   return std::clamp(hidden / shorter, 0.0, 1.0);

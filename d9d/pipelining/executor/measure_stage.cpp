@@ -35,8 +35,8 @@ enum class Point { kStart, kForward, kForwardDone, kKept, kBackward, kBackwardDo
 // Runs passes of one microbatch through the stage.
 class Passes {
  public:
-  explicit Passes(const SampledStage& of, const Lanes* lanes = nullptr)
-      : stage_(of.stage), sample_(of.sample), lanes_(lanes), deferred_(of.stage.weights()) {
+  explicit Passes(const SampledStage& of, const ComputeStreams* streams = nullptr)
+      : stage_(of.stage), sample_(of.sample), streams_(streams), deferred_(of.stage.weights()) {
     if (sample_.is_last) return;
     for (const at::Tensor& leaf : differentiable(stage_.transfer(sample_.microbatch, StageBoundary::kOutgoing))) {
       gradients_.push_back(at::empty(leaf.sizes(), leaf.options().device(sample_.device)));
@@ -79,7 +79,7 @@ class Passes {
     Leaves gradients = sample_.is_last ? Leaves{at::ones({}, of_loss_)} : copies_of(gradients_, sample_.device);
     WeightGradients of_weights;
     const auto backward = [&] {
-      if (lanes_ != nullptr) graph_->accumulate_on_current_stream();
+      if (streams_ != nullptr) graph_->accumulate_on_current_stream();
       graph_->backward(std::move(gradients));
     };
     note(Point::kBackward);
@@ -100,7 +100,7 @@ class Passes {
  private:
   PipelineStage& stage_;
   const StageSample& sample_;
-  const Lanes* const lanes_;
+  const ComputeStreams* const streams_;
   DeferredGradients deferred_;
   Leaves gradients_;  // gradients of the stage's outputs
   Leaves arrived_;
@@ -163,23 +163,23 @@ StageCosts measure_stage(PipelineStage& stage, const StageSample& sample) {
   return costs;
 }
 
-double measure_composed(const SampledStage& forward, const SampledStage& backward, const Lanes* lanes) {
+double measure_composed(const SampledStage& forward, const SampledStage& backward, const ComputeStreams* streams) {
   const at::AutoGradMode with_gradients(true);
   const auto unnoted = [](Point) {};
   const auto on_lane = [&](std::int64_t lane, const std::function<void()>& work) {
-    lanes == nullptr ? work() : lanes->run(lane, work);
+    streams == nullptr ? work() : streams->run(lane, work);
   };
-  Passes beside(forward, lanes), passes(backward, lanes);
+  Passes beside(forward, streams), passes(backward, streams);
   std::vector<std::pair<Moment, Moment>> spans;
   for (std::int64_t i = -1; i < backward.sample.num_repeats; ++i) {  // the first does not count
     passes.build();
     {
-      const Lanes::Joined joined(lanes);
+      const ComputeStreams::Joined joined(streams);
       on_lane(1, [&] { passes.forward(/*backward_follows=*/true, unnoted); });
     }
     const Moment begin(backward.sample.device);
     {
-      const Lanes::Joined joined(lanes);
+      const ComputeStreams::Joined joined(streams);
       on_lane(1, [&] { passes.backward(/*is_split=*/false, unnoted); });
       on_lane(0, [&] { beside.forward(/*backward_follows=*/true, unnoted); });
     }

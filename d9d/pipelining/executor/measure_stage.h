@@ -4,7 +4,7 @@
 // Example
 //   const StageCosts costs = measure_stage(stage, {.arrived = transfer, .is_last = false, .device = device});
 //   simulate(program, {.costs = {.stages = {costs}}});
-//   const double together = measure_composed({stage, sample}, {other_stage, sample}, &lanes);
+//   const double together = measure_composed({stage, sample}, {other_stage, sample}, &streams);
 //   const double hidden = costs.forward + other_costs.backward - together;
 //
 // The stage runs F B and F I W of one microbatch as the executor does: once to warm up, num_repeats times for the
@@ -18,7 +18,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "d9d/pipelining/executor/lanes.h"
+#include "d9d/pipelining/executor/compute_streams.h"
 #include "d9d/pipelining/executor/pipeline_stage.h"
 #include "d9d/pipelining/program/pipeline_costs.h"
 
@@ -44,9 +44,10 @@ struct SampledStage {
 };
 
 // Collective if the stages' forwards or backwards are. Returns the median seconds of the forward of one stage composed
-// with the backward of another, of one microbatch each, as the executor runs them: on the two streams of `lanes`, or
+// with the backward of another, of one microbatch each, as the executor runs them: on the two streams of `streams`, or
 // one after the other, the backward first, if it is null. Repeats as often as the sample of `backward` says; does not
 // call the before_forward of `forward`.
-[[nodiscard]] double measure_composed(const SampledStage& forward, const SampledStage& backward, const Lanes* lanes);
+[[nodiscard]] double measure_composed(const SampledStage& forward, const SampledStage& backward,
+                                      const ComputeStreams* streams);
 
 }  // namespace d9d

@@ -12,9 +12,9 @@
 namespace d9d {
 namespace {
 
-std::optional<Lanes> lanes_of(const DistContext& context) {
+std::optional<ComputeStreams> streams_of(const DistContext& context) {
   if (!context.device().is_cuda()) return std::nullopt;
-  return std::optional<Lanes>(std::in_place, context.world());
+  return std::optional<ComputeStreams>(std::in_place, context.world());
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ PipelineExecutor::PipelineExecutor(const DistContext& context, PipelineSchedule 
       rank_(context.mesh(MeshDomain::kRegular).axis_coordinate("pp")),
       placement_(placement_of(schedule_, context.mesh(MeshDomain::kRegular).axis_size("pp"))),
       links_(context, placement_, links),
-      lanes_(lanes_of(context)) {}
+      streams_(streams_of(context)) {}
 
 PipelineExecutor::Planned& PipelineExecutor::plan_for(std::int64_t num_microbatches) {
   const auto found = plans_.find(num_microbatches);
@@ -35,17 +35,17 @@ PipelineExecutor::Planned& PipelineExecutor::plan_for(std::int64_t num_microbatc
       build_program(schedule_, placement_.num_ranks(), num_microbatches, {.num_inbox_slots = num_inbox_slots_});
   Planned planned{.plan = plan_rank(program, rank_),
                   .has_backward = program.has_backward(),
-                  .has_lanes = false,
+                  .has_two_streams = false,
                   .text = to_text(program)};
-  planned.has_lanes = lanes_.has_value() && std::ranges::any_of(planned.plan, [](const PlannedStep& step) {
-                        const auto* const parts = std::get_if<std::vector<PlannedCompute>>(&step);
-                        return parts != nullptr && can_run_at_once(*parts);
-                      });
+  planned.has_two_streams = streams_.has_value() && std::ranges::any_of(planned.plan, [](const PlannedStep& step) {
+                              const auto* const parts = std::get_if<std::vector<PlannedCompute>>(&step);
+                              return parts != nullptr && can_run_at_once(*parts);
+                            });
   return plans_.emplace(num_microbatches, std::move(planned)).first->second;
 }
 
 bool PipelineExecutor::runs_at_once(std::int64_t num_microbatches) {
-  return lanes_.has_value() && plan_for(num_microbatches).has_lanes;
+  return streams_.has_value() && plan_for(num_microbatches).has_two_streams;
 }
 
 std::map<std::int64_t, LinkStep> PipelineExecutor::link_steps(const std::map<StageIndex, PipelineStage*>& stages,
@@ -84,10 +84,10 @@ void PipelineExecutor::run(const std::vector<PipelineStage*>& stages, std::int64
   if (const std::string text = std::exchange(planned.text, ""); has_peers && !text.empty()) {
     compare_programs(context_, schedule_.name, text);
   }
-  const Lanes* const lanes = planned.has_lanes && graphs == nullptr ? &*lanes_ : nullptr;
+  const ComputeStreams* const streams = planned.has_two_streams && graphs == nullptr ? &*streams_ : nullptr;
   try {
     if (has_links) links_.begin_step(link_steps(by_index, num_microbatches));
-    ProgramRun(placement_, by_index, links_, lanes, graphs, planned.has_backward).run(planned.plan);
+    ProgramRun(placement_, by_index, links_, streams, graphs, planned.has_backward).run(planned.plan);
     links_.finish();
   } catch (const CommunicationError&) {
     links_.give_up();

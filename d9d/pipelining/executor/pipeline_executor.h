@@ -10,7 +10,7 @@
 // products for the gradients of the stage's weights() to W and keeps their operands
 // (core/autograd/deferred_gradients.h). In a program without a backward nothing is kept. Transfers between stages of
 // one rank are not copied. On a GPU composed computations run at the same time, on the current stream and on one of the
-// executor's (lanes.h); elsewhere they run one after the other.
+// executor's (compute_streams.h); elsewhere they run one after the other.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "d9d/core/dist_context/dist_context.h"
-#include "d9d/pipelining/executor/lanes.h"
+#include "d9d/pipelining/executor/compute_streams.h"
 #include "d9d/pipelining/executor/pipeline_stage.h"
 #include "d9d/pipelining/executor/program_graphs.h"
 #include "d9d/pipelining/executor/stage_links.h"
@@ -64,8 +64,8 @@ class PipelineExecutor {
   struct Planned {
     RankPlan plan;
     bool has_backward;
-    bool has_lanes;    // whether computations run at the same time on a GPU
-    std::string text;  // the program of all ranks, until the ranks have compared it
+    bool has_two_streams;  // whether computations run at the same time on a GPU
+    std::string text;      // the program of all ranks, until the ranks have compared it
   };
   [[nodiscard]] Planned& plan_for(std::int64_t num_microbatches);
   [[nodiscard]] std::map<std::int64_t, LinkStep> link_steps(const std::map<StageIndex, PipelineStage*>& stages,
@@ -77,8 +77,8 @@ class PipelineExecutor {
   std::int64_t rank_;  // this rank's index in the pipeline
   StagePlacement placement_;
   StageLinks links_;
-  const std::optional<Lanes> lanes_;       // only on GPUs
-  std::map<std::int64_t, Planned> plans_;  // keyed by the number of microbatches
+  const std::optional<ComputeStreams> streams_;  // only on GPUs
+  std::map<std::int64_t, Planned> plans_;        // keyed by the number of microbatches
   bool has_compared_ = false;
 };
 

@@ -28,11 +28,11 @@ ProgramRun::Arrived::Arrived(Leaves of_message, StreamEvent ready_at)
     : leaves(std::move(of_message)), ready(std::move(ready_at)), as_made(leaves) {}
 
 ProgramRun::ProgramRun(const StagePlacement& placement, const std::map<StageIndex, PipelineStage*>& stages,
-                       StageLinks& links, const Lanes* lanes, ProgramGraphs* graphs, bool has_backward)
+                       StageLinks& links, const ComputeStreams* streams, ProgramGraphs* graphs, bool has_backward)
     : placement_(placement),
       stages_(stages),
       links_(links),
-      lanes_(lanes),
+      streams_(streams),
       graphs_(graphs),
       has_backward_(has_backward) {}
 
@@ -70,18 +70,18 @@ void ProgramRun::run_computes(const std::vector<PlannedCompute>& parts, Steps& a
     });
   };
   while (!std::ranges::all_of(to_receive_, is_used_here)) receive_next();
-  while (lanes_ != nullptr && !to_receive_.empty()) receive_next();  // before one stream is ahead of the other
-  if (lanes_ == nullptr) {
+  while (streams_ != nullptr && !to_receive_.empty()) receive_next();  // before one stream is ahead of the other
+  if (streams_ == nullptr) {
     for (const PlannedCompute& part : parts) {
       run_part(part);
       send_made(parts, after);
     }
   } else {
     const bool are_joined = std::ranges::all_of(parts, [](const PlannedCompute& part) { return part.lane == 0; });
-    const Lanes::Joined joined(are_joined ? nullptr : lanes_);
+    const ComputeStreams::Joined joined(are_joined ? nullptr : streams_);
     for (const bool are_forwards : {false, true}) {
       for (const PlannedCompute& part : parts) {
-        if (holds<ForwardAction>(part.action) == are_forwards) lanes_->run(part.lane, [&] { run_part(part); });
+        if (holds<ForwardAction>(part.action) == are_forwards) streams_->run(part.lane, [&] { run_part(part); });
       }
     }
     send_made(parts, after);
@@ -104,7 +104,7 @@ void ProgramRun::send_made(const std::vector<PlannedCompute>& parts, Steps& afte
     };
     const auto maker = std::ranges::find_if(parts, made_it);
     const std::int64_t lane = maker == parts.end() ? 0 : maker->lane;
-    lanes_ == nullptr ? send(transfer) : lanes_->run(lane, [&] { send(transfer); });
+    streams_ == nullptr ? send(transfer) : streams_->run(lane, [&] { send(transfer); });
   }
 }
 
@@ -136,7 +136,7 @@ void ProgramRun::receive_next() {
   Leaves leaves;
   StreamEvent ready;
   const auto receive = [&] { leaves = links_.receive(transfer, like_of(transfer)); };
-  lanes_ == nullptr ? receive() : void(ready = lanes_->receive(receive));
+  streams_ == nullptr ? receive() : void(ready = streams_->receive(receive));
   arrived_.emplace(transfer, Arrived(std::move(leaves), std::move(ready)));
 }
 
@@ -161,7 +161,7 @@ ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) {
   arrived.ready.wait();
   check_unmodified(transfer, arrived.as_made);
   for (const at::Tensor& leaf : arrived.leaves) {
-    if (lanes_ != nullptr) keep_for_current_stream(leaf);
+    if (streams_ != nullptr) keep_for_current_stream(leaf);
   }
   return std::move(arrived.leaves);
 }
@@ -243,7 +243,7 @@ void ProgramRun::backward(const PlannedCompute& part) {
     made = compute(part, std::move(arrived), [&](Leaves gradients) {
       if (is_last_stage(stage)) gradients = {at::ones({}, live.loss_options)};
       const auto run_graph = [&] {
-        if (lanes_ != nullptr) live.graph.accumulate_on_current_stream();
+        if (streams_ != nullptr) live.graph.accumulate_on_current_stream();
         live.graph.backward(std::move(gradients));
       };
       if (which == BackwardPart::kWhole) {

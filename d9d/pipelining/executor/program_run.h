@@ -1,11 +1,12 @@
 // One run of a rank's program. It owns the tensors that a microbatch keeps between its actions.
 //
 // Example
-//   ProgramRun(placement, stages, links, &lanes, /*has_backward=*/true).run(plan);
+//   ProgramRun(placement, stages, links, &streams, /*has_backward=*/true).run(plan);
 //
-// Without lanes, composed computations run one after the other in the order of the program, and the outputs of the
-// first are sent before the second begins. With lanes they run at the same time (lanes.h), and the backward is issued
-// first: a forward may make the host wait, as the dispatch of experts does, and the device then has work.
+// On one stream, composed computations run one after the other in the order of the program, and the outputs of the
+// first are sent before the second begins. On two streams they run at the same time (compute_streams.h), and the
+// backward is issued first: a forward may make the host wait, as the dispatch of experts does, and the device then has
+// work.
 #pragma once
 
 #include <deque>
@@ -20,7 +21,7 @@
 
 #include "d9d/core/autograd/deferred_gradients.h"
 #include "d9d/core/device/side_stream.h"
-#include "d9d/pipelining/executor/lanes.h"
+#include "d9d/pipelining/executor/compute_streams.h"
 #include "d9d/pipelining/executor/pipeline_stage.h"
 #include "d9d/pipelining/executor/program_graphs.h"
 #include "d9d/pipelining/executor/stage_graph.h"
@@ -32,9 +33,9 @@ namespace d9d {
 
 class ProgramRun {
  public:
-  // All arguments are borrowed. lanes: null if everything runs on the current stream. graphs: null if none are used.
+  // All arguments are borrowed. streams: null if everything runs on the current stream. graphs: null if none are used.
   ProgramRun(const StagePlacement& placement, const std::map<StageIndex, PipelineStage*>& stages, StageLinks& links,
-             const Lanes* lanes, ProgramGraphs* graphs, bool has_backward);
+             const ComputeStreams* streams, ProgramGraphs* graphs, bool has_backward);
 
   void run(const RankPlan& plan);
 
@@ -85,7 +86,7 @@ class ProgramRun {
   const StagePlacement& placement_;
   const std::map<StageIndex, PipelineStage*>& stages_;
   StageLinks& links_;
-  const Lanes* const lanes_;
+  const ComputeStreams* const streams_;
   ProgramGraphs* const graphs_;
   const bool has_backward_;
   std::map<Key, Live> live_;

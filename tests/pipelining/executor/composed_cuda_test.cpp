@@ -143,7 +143,7 @@ TEST_F(ComposedCuda, Run_at_once_whichever_lane_the_backward_is_in) {
 
 TEST_F(ComposedCuda, Are_measured_at_the_same_time) {
   OneGpu rank(schedule_of(DualPipeVScheduleConfig{}));
-  const Lanes lanes(rank.context.world());
+  const ComputeStreams streams(rank.context.world());
   const std::vector<at::Tensor> arrived = [&] {
     const at::NoGradGuard no_grad;
     return ToyStage(rank.network, {0}).forward({0}, {}, true);
@@ -153,7 +153,7 @@ TEST_F(ComposedCuda, Are_measured_at_the_same_time) {
   rank.held.backwards = {BackwardAction{{0}, {0}}};
   for (const bool holds : {false, true}) {  // the first run allocates memory and loads kernels
     rank.held.holds = holds;
-    EXPECT_GT(measure_composed({rank.second, of_second}, {rank.first, of_first}, &lanes), 0);
+    EXPECT_GT(measure_composed({rank.second, of_second}, {rank.first, of_first}, &streams), 0);
   }
   EXPECT_THAT(rank.held.has_ended, ::testing::ElementsAre(true, true, true));
 }

@@ -43,7 +43,7 @@ void for_each_rank_of_dual_pipe_v(const Check& check) {
   }
 }
 
-TEST(Lanes, Of_composed_computations_are_both) {
+TEST(ComputeStreams, Of_composed_computations_are_both) {
   for_each_rank_of_dual_pipe_v([](const RankPlan& plan, bool is_long) {
     std::size_t num_composed = 0;
     std::set<std::int64_t> of_forwards;
@@ -59,7 +59,7 @@ TEST(Lanes, Of_composed_computations_are_both) {
   });
 }
 
-TEST(Lanes, Of_a_backward_and_of_both_its_halves_are_those_of_their_forward) {
+TEST(ComputeStreams, Of_a_backward_and_of_both_its_halves_are_those_of_their_forward) {
   for_each_rank_of_dual_pipe_v([](const RankPlan& plan, bool /*is_long*/) {
     std::map<std::pair<StageIndex, MicrobatchIndex>, std::int64_t> of_forward;
     std::size_t num_later = 0;
@@ -79,7 +79,7 @@ TEST(Lanes, Of_a_backward_and_of_both_its_halves_are_those_of_their_forward) {
   });
 }
 
-TEST(Lanes, Of_programs_without_composed_computations_are_one) {
+TEST(ComputeStreams, Of_programs_without_composed_computations_are_one) {
   for (const PipelineSchedule& schedule : {schedule_of(GPipeScheduleConfig{}), schedule_of(OneFOneBScheduleConfig{}),
                                            schedule_of(ZeroBubbleVScheduleConfig{})}) {
     for (const RankPlan& plan : plans_of(build_program(schedule, 2, 6))) {
@@ -90,7 +90,7 @@ TEST(Lanes, Of_programs_without_composed_computations_are_one) {
   }
 }
 
-TEST(Lanes, Are_one_where_both_computations_are_of_one_stage) {
+TEST(ComputeStreams, Are_one_where_both_computations_are_of_one_stage) {
   PipelineProgram program = build_program(schedule_of(OneFOneBScheduleConfig{}), 1, 2);
   program.ranks = {parse_rank_program("0F0 0F1|0B0 0B1")};
   const auto all = computations(plan_rank(program, 0));

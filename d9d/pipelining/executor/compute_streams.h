@@ -1,12 +1,12 @@
 // The two streams of a GPU on which composed computations run at the same time, and the order between them.
 //
 // Example
-//   const Lanes lanes(world);
+//   const ComputeStreams streams(world);
 //   {
-//     const Lanes::Joined joined(&lanes);           // each stream waits for the other
-//     lanes.run(1, [&] { backward(); });            // on the second stream
-//     lanes.run(0, [&] { forward(); });             // on the caller's current stream, at the same time
-//   }                                               // and here again
+//     const ComputeStreams::Joined joined(&streams);  // each stream waits for the other
+//     streams.run(1, [&] { backward(); });       // on the second stream
+//     streams.run(0, [&] { forward(); });        // on the caller's current stream, at the same time
+//   }                                          // and here again
 //
 // The two streams wait for each other where a composed action begins and where it ends, even if it ends by an
 // exception. So two computations are unordered only within one action, where two hazards remain:
@@ -36,9 +36,9 @@
 
 namespace d9d {
 
-class Lanes {
+class ComputeStreams {
  public:
-  explicit Lanes(std::shared_ptr<World> world);  // streams of its device
+  explicit ComputeStreams(std::shared_ptr<World> world);  // streams of its device
 
   // Runs `work` on the stream of `lane`, with World::lane() set to it. Lane 0 is the caller's current stream, lane 1
   // the second stream. Neither stream waits for the other.
@@ -49,13 +49,13 @@ class Lanes {
   // Makes both streams wait for each other in its constructor and again in its destructor.
   class Joined {
    public:
-    explicit Joined(const Lanes* lanes);  // borrowed; null: there is only one stream
+    explicit Joined(const ComputeStreams* streams);  // borrowed; null: there is only one stream
     ~Joined();
     Joined(const Joined&) = delete;
     Joined& operator=(const Joined&) = delete;
 
    private:
-    const Lanes* lanes_;
+    const ComputeStreams* streams_;
   };
 
  private:
