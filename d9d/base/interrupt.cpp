@@ -14,6 +14,7 @@ namespace d9d {
 namespace {
 
 constexpr std::array<int, 2> kSignals = {SIGINT, SIGTERM};
+// lint: allow(at-once): the notice changes only together with interrupt_test, which compares it
 constexpr std::string_view kNotice = "stopping after this step; press Ctrl-C again to stop at once\n";
 constexpr std::string_view kEraseRow = "\r\x1b[K";  // the "^C" that a terminal echoes, and the row of a progress bar
 

@@ -1,4 +1,4 @@
-// Ctrl-C and SIGTERM end a run at a step boundary; a second one ends the process at once.
+// Ctrl-C and SIGTERM end a run at a step boundary; a second one ends the process immediately.
 //
 // Example
 //   const d9d::InterruptScope interrupt;           // installs the handlers

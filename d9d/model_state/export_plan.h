@@ -18,7 +18,7 @@
 
 namespace d9d {
 
-// What is computed and written at once: an output, or all outputs of a group with functions.
+// Outputs that are computed and written together: one output, or all outputs of a group with functions.
 struct ExportUnit {
   std::size_t group;  // its position among the groups
   std::vector<std::string> outputs;

@@ -21,15 +21,15 @@
 
 namespace d9d::testing {
 
-// What training leaves behind. The main process's counts; the others' is not compared.
+// The result of training. Only that of the main process is compared.
 struct Trained {
   std::vector<double> losses = {};                    // of each step
   std::map<std::string, at::Tensor> parameters = {};  // whole, after the last step
 };
 
 struct LayoutOptions {
-  // Of the largest difference, relative to the largest absolute value of a tensor. The default is for float64, in
-  // which a wrong term shows and rounding does not.
+  // Bound on the largest difference, relative to the largest absolute value of a tensor. The default is for float64,
+  // where it exceeds rounding errors but not the effect of a wrong term.
   double tolerance = 1e-9;
   RankOptions ranks = {};
 };

@@ -92,7 +92,8 @@ class Communicator {
   // (core/communicator/to_host.h and core/device/host_copy.h do): a failed CUDA operation leaves arbitrary values in
   // its results and is reported only here. CPU operations report failures in Work::wait().
   virtual void throw_if_failed() {}
-  // Local. Whether throw_if_failed() would throw: at once, from any thread, without asking other ranks or the device.
+  // Local. Whether throw_if_failed() would throw. Returns immediately, on any thread, without asking other ranks or the
+  // device.
   [[nodiscard]] virtual bool has_failed() const { return false; }
   // Local. For one who waits for a rank of the group by other means than an operation: throws CommunicationError if the
   // group has failed, and where ranks are threads also if the program of one has returned.

@@ -63,8 +63,8 @@ class World {
   void set_timeout(std::chrono::milliseconds timeout);
   void abort(const std::string& reason) { backend_->abort(reason); }
   void abort_after_wait(const std::string& reason) { backend_->abort_after_wait(reason); }
-  // Local. To be called when this rank's program has returned without an error: ranks that wait for an operation which
-  // it has not called fail at once.
+  // Local. To be called when this rank's program has returned without an error: other ranks that wait for an operation
+  // which it has not called fail immediately.
   void leave() { backend_->leave(); }
   // Local. Calls throw_if_failed() of all communicators: for values that were communicated over several of them.
   void throw_if_failed() const;

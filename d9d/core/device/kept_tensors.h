@@ -25,11 +25,13 @@ namespace d9d {
 
 class KeptTensors {
  public:
-  // Made on the current stream. read: when they may be dropped. On a CPU they may be at once.
+  // Keeps tensors that were computed on the current stream. read: the event after which they may be dropped; on a CPU
+  // they may be dropped immediately.
   void keep(std::vector<at::Tensor> tensors, StreamEvent read);
-  // Drops the oldest of those that were made on the current stream, which waits until they have been read.
+  // Drops the oldest tensors that were kept from the current stream, until at most `most` entries are left; the current
+  // stream waits until they have been read.
   void wait_for_all_but(std::size_t most);
-  // Drops all; the current stream waits.
+  // Drops all tensors; the current stream waits until they have been read.
   void wait_for_all();
 
  private:

@@ -18,11 +18,11 @@ class Error;
 
 namespace d9d {
 
-// Of the exception that is being handled: in a catch block.
+// Called in a catch block, about the exception that is being handled.
 [[nodiscard]] bool has_error_place();
 void add_error_place(const std::string& place);
 
-// What work() returns. An exception of it without a place gets this one.
+// Returns work(). Adds `place` to an exception that it throws without a place.
 template <class Work>
 decltype(auto) with_error_place(std::string_view place, const Work& work) {
   try {
@@ -33,13 +33,12 @@ decltype(auto) with_error_place(std::string_view place, const Work& work) {
   }
 }
 
-// The error's text on one line, with its places: what a program prints, in a catch block. Of several lines of LibTorch
-// the first.
-// It says too what helps where memory is short.
+// Called in a catch block: the text that a program prints for the error, on one line, with its places. Of a text of
+// LibTorch with several lines, only the first is used. If memory was short, the text names a remedy.
 [[nodiscard]] std::string error_line(const std::exception& error);
 // Whether LibTorch found no memory, on a CPU or a GPU.
 [[nodiscard]] bool is_out_of_memory(const c10::Error& error);
-// What is said of anything else that was thrown.
+// The text for anything thrown that is not a std::exception.
 inline constexpr const char* kUnknownException = "an exception that is no std::exception";
 
 }  // namespace d9d

@@ -39,7 +39,7 @@ std::map<std::string, CoreUse> use_by_thread() {
   return threads;
 }
 
-// Of the threads that lived all the time.
+// Sums the use of cores between two readings, over the threads that are in both.
 CoreUse use_since(const std::map<std::string, CoreUse>& before, const std::map<std::string, CoreUse>& now) {
   CoreUse use;
   for (const auto& [thread, counted] : now) {
@@ -148,6 +148,7 @@ class WaitingThreads::Watch {
     if (std::exchange(has_told_, true)) return;
     const double share =
         static_cast<double>(use.waiting.count()) / static_cast<double>((use.running + use.waiting).count());
+    // lint: allow(at-once): the warning changes only together with docs/questions.md, which repeats it
     log_.warning("other work takes cores of this job, whose threads waited for one ", std::round(100 * share),
                  " % of the last moments: threads of operators that wait now sleep at once, while that lasts");
   }

@@ -1,5 +1,5 @@
-// Lets threads of OpenMP that wait for work sleep at once while other work wants the cores of this process, and look
-// for a while before they sleep where nothing else does (docs/decisions/0018-threads-that-wait.md).
+// Makes OpenMP threads that wait for work sleep immediately while other work wants the cores of this process, and spin
+// for a while before they sleep if no other work does (docs/decisions/0018-threads-that-wait.md).
 //
 // Example
 //   const WaitingThreads waiting(log);   // until it is destroyed
@@ -18,16 +18,16 @@
 
 namespace d9d {
 
-// What the threads of a process did in some time.
+// The time that the threads of a process spent running and waiting for a core.
 struct CoreUse {
   std::chrono::nanoseconds running{0};
   std::chrono::nanoseconds waiting{0};  // ready to run, without a core
 };
 
-// Of how many of the last measurements cores were taken by others, and what follows.
+// Decides from the latest measurements whether other work takes the cores of this process.
 class CrowdedCores {
  public:
-  // use: of the process since the last call, which was `period` ago. Returns whether its cores are taken now.
+  // use: that of the process since the last call, which was `period` ago. Returns whether its cores are taken now.
   bool measure(const CoreUse& use, std::chrono::nanoseconds period);
 
  private:

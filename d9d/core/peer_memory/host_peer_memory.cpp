@@ -14,7 +14,7 @@
 namespace d9d {
 namespace {
 
-// Of all ranks: the words, and who is told that one of them has changed.
+// Shared by all ranks: the words, and a condition variable that signals changes of them.
 struct Shared {
   explicit Shared(std::int64_t num_bytes) : bytes(static_cast<std::size_t>(num_bytes)) {}
 
@@ -30,7 +30,7 @@ struct Shared {
   }
 };
 
-// Of one rank. The ranks share what the first has.
+// The block of one rank. All ranks use the Shared of the first rank's block.
 struct Block {
   Block(std::int64_t num_bytes, std::int64_t num_shared_bytes)
       : bytes(at::zeros({num_bytes}, at::kByte)), shared(std::make_shared<Shared>(num_shared_bytes)) {}

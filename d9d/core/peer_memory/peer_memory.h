@@ -46,18 +46,17 @@ class PeerMemory {
   [[nodiscard]] virtual const at::Tensor& own() const = 0;
   // Local. Copies to target as many bytes as it has from the block of `rank` (a rank of the group; may be this rank),
   // beginning at byte `offset`. target is contiguous and on the device. Runs on the current stream. Throws StateError
-  // if
-  // CUDA refuses.
+  // if CUDA refuses.
   virtual void read(const at::Tensor& target, std::int64_t rank, std::int64_t offset) const = 0;
   // Local. The same in the other direction: copies source to the block of `rank`.
   virtual void write(const at::Tensor& source, std::int64_t rank, std::int64_t offset) const = 0;
-  // Host memory that all ranks of the group see, [num_shared_bytes], initially zeros; valid while this object is. Words
-  // are in it, each at a multiple of 4, and what else hosts tell each other.
+  // Host memory that all ranks of the group see, [num_shared_bytes], initially zeros; valid while this object is. It
+  // contains the words, each at a multiple of 4, and other data that hosts exchange.
   [[nodiscard]] virtual std::byte* shared() const = 0;
   // Local. Sets the word (4 bytes) at `word` of shared(). Runs on the current stream; whoever sees the value also sees
   // what was written before it.
   virtual void raise(std::int64_t word, std::uint32_t value) const = 0;
-  // Local. Sets it at once, by the host, from any thread.
+  // Local. The host sets the word immediately, from any thread.
   virtual void raise_at_once(std::int64_t word, std::uint32_t value) const = 0;
   // Local. Waits until the word at `word` of shared() is `value` or one of the 2^31 values after it: numbers may wrap.
   // CUDA: the current stream waits, without a limit of time, whatever happens to the rank that would write. CPU: the

@@ -22,7 +22,7 @@ constexpr std::int64_t kMostConverted = 2 << 20;  // of one that is converted or
 constexpr std::int64_t kGapOfBoxes = 4 << 10;
 constexpr std::int64_t kAlone = 1 << 20;  // from this size on a piece is read to where it belongs, not with others
 
-// A part of a BoxRead that is read at once.
+// A part of a BoxRead that is read by one call.
 struct Piece {
   const BoxRead* read;
   LocalBox box;

@@ -35,7 +35,7 @@ struct GenerateOptions {
 // mode of each module.
 [[nodiscard]] std::vector<std::int64_t> generate(TokenModel& model, std::vector<std::int64_t> prompt,
                                                  const GenerateOptions& options);
-// Of a model in one piece.
+// The same for a model that is not split into stages.
 [[nodiscard]] std::vector<std::int64_t> generate(const ModulePtr<DecoderForCausalLM>& model,
                                                  std::vector<std::int64_t> prompt, const GenerateOptions& options);
 

@@ -27,7 +27,7 @@ namespace d9d {
 // vocabulary, and as generate().
 std::string generate_text(TokenModel& model, const Tokenizer& tokenizer, std::span<const std::uint32_t> prompt,
                           GenerateOptions options, const std::function<void(std::string_view text)>& on_text = {});
-// Of a model in one piece.
+// The same for a model that is not split into stages.
 std::string generate_text(const ModulePtr<DecoderForCausalLM>& model, const Tokenizer& tokenizer,
                           std::span<const std::uint32_t> prompt, GenerateOptions options,
                           const std::function<void(std::string_view text)>& on_text = {});

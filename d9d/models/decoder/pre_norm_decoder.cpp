@@ -26,7 +26,7 @@ at::ScalarType dtype_between_layers(const DecoderLayer& layer) {
   return std::ranges::max_element(parameters, {}, size)->second->local().scalar_type();
 }
 
-// Of the decoder's float64, or float32.
+// The dtype of the auxiliary loss: float64 for a decoder in float64, otherwise float32.
 at::ScalarType auxiliary_dtype(at::ScalarType dtype) { return at::promote_types(dtype, at::kFloat); }
 
 }  // namespace

@@ -32,7 +32,8 @@ struct FsdpConfig {
   // microbatch reduces, and only the full gradients of the units in work are kept. Unset: resolve_fsdp() chooses.
   std::optional<bool> reduce_on_last_microbatch = {};
   ExchangeMethod gather = ExchangeMethod::kAuto;  // of parameters
-  // Of gradients that are reduced in each microbatch; with reduce_on_last_microbatch the communicator reduces them.
+  // The method for gradients that are reduced in each microbatch; with reduce_on_last_microbatch the communicator
+  // reduces them.
   ExchangeMethod reduce = ExchangeMethod::kAuto;
 
   static constexpr auto fields() {

@@ -121,7 +121,7 @@ class CudaPeerMemory final : public PeerMemory {
             at::TensorOptions(ranks_->device()).dtype(at::kByte), ranks_->device())) {
     own_.zero_();
   }
-  // Of a rank that fails: streams may still use the words.
+  // If this rank fails, streams may still use the words, so the block is kept until all ranks have left.
   ~CudaPeerMemory() override {
     if (!addresses_.empty() && words_ != nullptr) {
       keep_until_all_have_left(LeftBlock{.allocation = allocation_, .words = words_});
