@@ -32,7 +32,7 @@ struct NamedTensors {
 [[nodiscard]] NamedTensors tensors_of(const HuggingFaceDirectory& directory);
 [[nodiscard]] NamedTensors tensors_of(std::map<std::string, at::Tensor> state);
 
-// A group of a mapper with the tensors that it takes.
+// A group of a mapper with the sources of its inputs.
 struct SourceGroup {
   MappedGroup mapped;
   std::map<std::string, TensorSource> inputs;
@@ -59,7 +59,7 @@ void add_reads(const MappedTensor& output, const LocalBox& box, const at::Tensor
 // when one of its outputs is read, and kept until all of them have been. Throws as source_groups().
 [[nodiscard]] std::vector<TensorSource> mapped_sources(const StateMapper& mapper, const NamedTensors& tensors);
 
-// The elements of `names` that the mapper does not take, for a warning about tensors that a model ignores.
+// The elements of `names` that are no input of the mapper, for a warning about tensors that a model ignores.
 [[nodiscard]] std::vector<std::string> unused_names(const StateMapper& mapper, const std::vector<std::string>& names);
 
 }  // namespace d9d

@@ -78,7 +78,7 @@ struct RandomMicrobatch {
 struct RandomClock {
   std::uint64_t base_seed = 0;
   RandomMicrobatch microbatch = {};  // replaced for each microbatch, which resets the number of draws
-  bool is_captured = false;          // a graph is captured, which would freeze the numbers: asking for the clock throws
+  bool is_captured = false;          // a graph is captured, which would freeze the numbers: reading the clock throws
   std::int64_t num_ranks = 1;        // number of ranks that work on one microbatch together
 };
 using RandomClockPtr = std::shared_ptr<RandomClock>;
@@ -120,7 +120,8 @@ class Module {
   void eval() { train(false); }
   [[nodiscard]] bool is_training() const { return is_training_; }
   // Whether the backward of the next forward runs right after it, as without pipelines. Otherwise other microbatches
-  // run in between, and what forward computes for backward, such as a head's gradients, is better computed there.
+  // run in between, and values that forward could compute for backward, such as a head's gradients, are better computed
+  // in backward.
   void set_backward_follows(bool follows);  // of this module and all below
   [[nodiscard]] bool backward_follows() const { return backward_follows_; }
   void set_requires_grad(bool requires_grad);  // of all parameters below

@@ -1,4 +1,5 @@
-// What the trainer requires of an optimiser. Any class with these members can be used; there is no base class.
+// The members that the trainer requires of an optimiser. Any class with these members can be used; there is no base
+// class.
 //
 // Example
 //   class SignDescent {                                   // a user's own optimiser
@@ -27,7 +28,7 @@ namespace d9d {
 struct NamedParameter {
   std::string name;
   at::Tensor tensor;      // what this rank keeps, possibly empty; one-dimensional where parameters are sharded by FSDP
-  ElementRows rows = {};  // which elements of the whole parameter these are: for random numbers of elements
+  ElementRows rows = {};  // the positions of these elements in the whole parameter, for random numbers of elements
   std::vector<std::int64_t> global_shape = {};  // of the whole parameter
   DeviceMesh mesh = {};                         // that it lies on, and how
   Placements placements = {};

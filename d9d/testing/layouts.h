@@ -1,5 +1,5 @@
-// Whether a training program gives the same numbers on any layout: trains it on one rank and on a mesh whose ranks are
-// threads, and compares.
+// Tests whether a training program gives the same numbers on any layout: trains it on one rank and on a mesh whose
+// ranks are threads, and compares.
 //
 // Example
 //   const auto train = [](const d9d::DistContext& context) {
@@ -34,8 +34,8 @@ struct LayoutOptions {
   RankOptions ranks = {};
 };
 
-// `train` is called on each rank; it builds the job with the context's layout, and reads the same samples of each step
-// in all. Returns one line for each difference: "" if there is none.
+// `train` is called on each rank; it builds the job with the context's layout, and reads the same samples in each step
+// of all runs. Returns one line for each difference: "" if there is none.
 [[nodiscard]] std::string layout_difference(const DeviceMeshParameters& mesh,
                                             const std::function<Trained(const DistContext&)>& train,
                                             const LayoutOptions& options = {});

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kMaxExcerpt = 80;
 
-// Observes a parse: of two equal keys nlohmann's parser silently keeps the last.
+// Observes a parse to find repeated keys, of which nlohmann's parser silently keeps the last.
 class StructureCheck {
  public:
   explicit StructureCheck(const std::string& source) : source_(source) {}

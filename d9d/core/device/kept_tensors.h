@@ -1,6 +1,7 @@
-// Tensors that another stream still reads, kept until the stream that made them has waited for that: a wait of the
-// device, never of the host. Their memory then goes to what that stream does next, however far the host is ahead. (What
-// keep_for_current_stream() alone protects stays taken until the host sees that the reader is done.)
+// Keeps tensors that another stream still reads until the stream that computed them has waited for the reader; the
+// device waits, never the host. Their memory can then be reused by later work of that stream, however far the host is
+// ahead. (Memory that is protected only by keep_for_current_stream() stays in use until the host sees that the reader
+// is done.)
 //
 // Example
 //   KeptTensors kept;

@@ -1,4 +1,4 @@
-// How long work takes on a device, or on the host where there is none.
+// Measures how long work takes on a device, or on the host if there is no device.
 //
 // Example
 //   const Moment begin(device);

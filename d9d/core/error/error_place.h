@@ -1,11 +1,12 @@
-// Where in a model and a job an exception was thrown: who knows adds it on the way out.
+// Adds to an exception where in a model and a job it was thrown; code that knows the place adds it while the exception
+// passes.
 //
 // Example
 //   with_error_place("in compute_loss", [&] { return task.compute_loss(output); });
 //   // expected a tensor of 2 dims, got 3 (in compute_loss)
 //
-// An exception keeps its type. The places of one that is neither of this library nor of LibTorch are kept beside it,
-// for error_line().
+// An exception keeps its type. For an exception type of neither this library nor LibTorch, the places are kept
+// separately, for error_line().
 #pragma once
 
 #include <exception>

@@ -208,7 +208,7 @@ class Supervisor {
     }
   }
 
-  // One that is stopped has nothing to finish. Woken to end by itself it would wait for its devices first.
+  // A stopped child has nothing to finish. If it were woken to end by itself, it would first wait for its devices.
   void kill_stopped() {
     for (const Child& child : children_) {
       if (child.status) continue;

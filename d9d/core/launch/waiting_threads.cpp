@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kFirstPeriod{250}, kPeriod{500};
 
-// What the kernel counts of each thread of this process, by its number; empty where it does not count.
+// The kernel's counts for each thread of this process, by thread id; empty if the kernel does not count.
 std::map<std::string, CoreUse> use_by_thread() {
   std::map<std::string, CoreUse> threads;
   std::error_code ignored;
@@ -148,7 +148,7 @@ class WaitingThreads::Watch {
     if (std::exchange(has_told_, true)) return;
     const double share =
         static_cast<double>(use.waiting.count()) / static_cast<double>((use.running + use.waiting).count());
-    // lint: allow(at-once): the warning changes only together with docs/questions.md, which repeats it
+    // lint: allow(at-once): the warning changes only together with docs/questions.md, which describes it
     log_.warning("other work takes cores of this job, whose threads waited for one ", std::round(100 * share),
                  " % of the last moments: threads of operators that wait now sleep at once, while that lasts");
   }

@@ -5,9 +5,9 @@
 //   const WaitingThreads waiting(log);   // until it is destroyed
 //   train();
 //
-// Where a job has its cores alone, a thread that looks has the next operator's work sooner than one that is woken.
-// Where it does not, the thread that looks holds up the one that it waits for. A thread of this object measures twice a
-// second how long threads of the process waited for a core, which the kernel counts.
+// If a job has its cores to itself, a spinning thread gets the next operator's work sooner than one that must be woken.
+// If it does not, a spinning thread takes the core from the thread that it waits for. A thread of this object measures
+// twice a second how long threads of the process waited for a core, which the kernel counts.
 #pragma once
 
 #include <chrono>
@@ -37,8 +37,8 @@ class CrowdedCores {
 
 class WaitingThreads {
  public:
-  // log: is told once when the cores are taken. Does nothing where threads of operators are not those of libgomp, or
-  // where the kernel does not count.
+  // log: gets one warning when the cores are taken. Does nothing if operators do not use libgomp's threads, or if the
+  // kernel does not count.
   explicit WaitingThreads(Logger log);
   ~WaitingThreads();
   WaitingThreads(const WaitingThreads&) = delete;

@@ -1,12 +1,12 @@
-// A block of memory of each rank of a group, which the other ranks read and write without the owner's participation
-// while it computes, and words by which they tell each other that they have.
+// A block of memory on each rank of a group, which the other ranks read and write without the owner's participation
+// while it computes, and words that serve as flags by which ranks signal that they have done so.
 //
 //   CUDA   one process a rank, all on one machine: copy engines read and write over NVLink or PCIe and use no
 //          multiprocessor; streams wait for words, never the host
 //   CPU    ranks that are threads of one process
 //
 // Words are in host memory, so that a host can end a wait whatever the devices and the other ranks do: a write by the
-// device could stand behind the wait in the same hardware queue.
+// device could be queued after the wait in the same hardware queue.
 //
 // Example
 //   const PeerMemoryResult result = open_peer_memory(*ranks, /*num_bytes=*/1 << 20);    // Collective
@@ -16,7 +16,8 @@
 //   result.memory->read(target, /*rank=*/1, /*offset=*/256);
 //   ranks->all_reduce(token, ReduceOp::kSum).wait();          // after this ranks may write again
 //
-// Nothing but raise() and wait_for() orders writers and readers; the caller must do that, as in the example or so:
+// Only raise() and wait_for() order writers and readers. The caller must establish the order, as in the example above
+// or as follows:
 //
 //   result.memory->write(message, /*rank=*/1, /*offset=*/256);
 //   result.memory->raise(/*word=*/0, /*value=*/1);             // after what was written above
@@ -53,8 +54,8 @@ class PeerMemory {
   // Host memory that all ranks of the group see, [num_shared_bytes], initially zeros; valid while this object is. It
   // contains the words, each at a multiple of 4, and other data that hosts exchange.
   [[nodiscard]] virtual std::byte* shared() const = 0;
-  // Local. Sets the word (4 bytes) at `word` of shared(). Runs on the current stream; whoever sees the value also sees
-  // what was written before it.
+  // Local. Sets the word (4 bytes) at `word` of shared(). Runs on the current stream; a rank that sees the value also
+  // sees all earlier writes of the stream.
   virtual void raise(std::int64_t word, std::uint32_t value) const = 0;
   // Local. The host sets the word immediately, from any thread.
   virtual void raise_at_once(std::int64_t word, std::uint32_t value) const = 0;
@@ -67,9 +68,9 @@ class PeerMemory {
   // Collective. The host waits for the current stream, on which all calls must precede. Releases the blocks of the
   // other ranks; only own() may be called afterwards.
   virtual void close() = 0;
-  // Local, of memory with shared bytes. As close(), for ranks that do not end at one time: work of this rank that uses
-  // blocks of others must have ended. A block is freed when all ranks have left, at the latest at the next leave() or
-  // open_peer_memory() of its owner.
+  // Local; only for memory with shared bytes. As close(), for ranks that do not end at the same time: work of this rank
+  // that uses blocks of others must have ended. A block is freed when all ranks have left, at the latest at the next
+  // leave() or open_peer_memory() of its owner.
   virtual void leave() = 0;
 };
 

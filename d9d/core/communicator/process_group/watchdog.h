@@ -30,7 +30,7 @@ struct FailedOperation {
   std::string where;                        // "at operation 3 barrier()"
   std::string cause;                        // of the library, one line
   std::chrono::milliseconds timeout;        // that applied to the operation
-  std::optional<std::string> awaited = {};  // for messages: what did not arrive, and from whom
+  std::optional<std::string> awaited = {};  // for messages: what is missing, and from which rank
 };
 
 // Thread-safe.
@@ -52,7 +52,8 @@ class Watchdog {
   // Called when an operation of the group failed: finds out the cause of the group's failure together with its other
   // ranks. Takes up to 5 s.
   [[nodiscard]] GroupFailure explain(GroupState& group, const FailedOperation& failed);
-  // A line on stderr: which ranks have not begun the operation. Of the ranks that wait in it, one says it.
+  // Writes a line on stderr that names the ranks which have not begun the operation. Only one of the waiting ranks
+  // writes it.
   void tell_who_is_missing(const GroupState& group, const FailedOperation& operation, std::chrono::milliseconds waited);
 
  private:
