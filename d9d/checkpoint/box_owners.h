@@ -22,8 +22,8 @@ struct OwnedBox {
 };
 
 // Local. The boxes that this rank writes, by name and box. Together the ranks of `job` write each box of each tensor
-// once; boxes that several ranks hold are distributed among them so that each writes about as many bytes. all:
-// job_tensors(tensors, job). Throws ConfigError for tensors that are partial sums.
+// once; boxes that several ranks hold are distributed among them so that each writes about the same number of bytes.
+// all: job_tensors(tensors, job). Throws ConfigError for tensors that are partial sums.
 [[nodiscard]] std::vector<OwnedBox> boxes_of_rank(const std::map<std::string, DTensor>& tensors, const JobTensors& all,
                                                   const DeviceMesh& job);
 

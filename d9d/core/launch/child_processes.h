@@ -15,7 +15,7 @@
 namespace d9d {
 
 // Exit code of a child that was only affected by another rank's failure (PeerFailedError). The supervisor then looks
-// for the cause in other children, and returns 1 where none is it.
+// for the cause in other children, and returns 1 if none is the cause.
 inline constexpr int kPeerFailedExitCode = 75;
 
 struct ChildProcessOptions {

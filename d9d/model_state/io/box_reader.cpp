@@ -18,7 +18,7 @@ namespace d9d {
 namespace {
 
 constexpr std::int64_t kMostBytes = std::int64_t{8} << 20;  // of one request
-constexpr std::int64_t kMostConverted = 2 << 20;  // of one that is converted or reordered, on several threads
+constexpr std::int64_t kMostConverted = 2 << 20;            // of one that is converted or reordered, on several threads
 constexpr std::int64_t kGapOfBoxes = 4 << 10;
 constexpr std::int64_t kAlone = 1 << 20;  // a piece of this size or more has a request of its own
 
