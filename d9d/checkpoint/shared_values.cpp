@@ -19,7 +19,7 @@ constexpr std::int64_t kColumns = 509;
 constexpr std::int64_t kWord = 8;           // bytes
 constexpr std::size_t kMaxTextBytes = 200;  // of a value in a message
 
-// Whether another rank, or another stage of this one, holds what this rank holds of a tensor.
+// Whether another rank, or another stage of this rank, holds the same elements of a tensor as this rank.
 bool is_shared(const DTensor& tensor, const JobTensor& described, const DeviceMesh& job, bool has_copies) {
   if (has_copies || described.pipeline_ranks.size() > 1) return true;
   const std::int64_t num_stages = has_pipeline(job) ? job.axis_size("pp") : 1;
@@ -171,7 +171,7 @@ void check_shared_values(const CheckpointState& state, const DeviceMesh& job) {
   for (const nlohmann::json& shared : all_gather_object(own, job)) {
     notes.push_back({.boxes = {}, .values = {}, .shared = shared});
   }
-  check_shared_values(notes);  // throws on all ranks alike
+  check_shared_values(notes);  // throws the same on all ranks
 }
 
 }  // namespace d9d

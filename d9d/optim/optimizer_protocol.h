@@ -44,8 +44,8 @@ struct NamedParameter {
 // step             updates parameters from their .grad() at the given learning rate; parameters without a gradient do
 //                  not change, and gradients are not modified.
 // state_dict       aliases of all state, complete after construction, so that a checkpoint is read into them, on any
-//                  mesh: NamedParameter::laid_out() for what has an element for each element of a parameter,
-//                  whole_dtensor() for what is the same on all ranks, such as a count of steps.
+//                  mesh: NamedParameter::laid_out() for state with an element for each element of a parameter,
+//                  whole_dtensor() for state that is the same on all ranks, such as a count of steps.
 template <class T>
 concept HasLearningRate = requires(const T& optimizer) {
   { optimizer.learning_rate() } -> std::convertible_to<double>;

@@ -31,7 +31,7 @@ namespace d9d {
 // to another kind depends on when gradients become ready, which may differ between ranks. Each kind therefore has
 // communicators of its own.
 enum class Traffic : std::uint8_t {
-  kCompute,     // forward, backward, and what the loop communicates
+  kCompute,     // forward, backward, and communication of the loop
   kParameters,  // all-gathers of sharded parameters and reductions of their gradients (FSDP)
   kGradients,   // gradients of parameters that ranks hold whole
 };

@@ -20,8 +20,8 @@
 // or as follows:
 //
 //   result.memory->write(message, /*rank=*/1, /*offset=*/256);
-//   result.memory->raise(/*word=*/0, /*value=*/1);             // after what was written above
-//   result.memory->wait_for(/*word=*/0, /*value=*/1);          // on rank 1: the message is there
+//   result.memory->raise(/*word=*/0, /*value=*/1);             // after the write above
+//   result.memory->wait_for(/*word=*/0, /*value=*/1);          // on rank 1: the message is complete
 #pragma once
 
 #include <cstddef>

@@ -46,7 +46,8 @@ class Watchdog {
   void abort_job_after_wait(const std::string& reason);  // which also names the ranks that do not answer
   void abort_group(GroupState& group, const std::string& reason);
   [[nodiscard]] std::optional<GroupFailure> job_failure() const;
-  // What this rank told others when it aborted a group or the job first, unless another rank has aborted the job.
+  // The reason that this rank sent to others if it was the first to abort a group or the job; none if another rank has
+  // aborted the job.
   [[nodiscard]] std::optional<std::string> own_reason() const;
 
   // Called when an operation of the group failed: finds out the cause of the group's failure together with its other
@@ -69,7 +70,7 @@ class Watchdog {
                                               const std::function<bool(std::int64_t rank)>& has_answered);
   [[nodiscard]] std::map<std::int64_t, Position> ask_positions(const GroupState& group);  // only ranks that answer
   [[nodiscard]] std::string diagnose(const GroupState& group, const FailedOperation& failed);
-  [[nodiscard]] std::string ranks_without_answer();  // " No answer from rank 3: ..." of all of the job, or ""
+  [[nodiscard]] std::string ranks_without_answer();  // " No answer from rank 3: ..." over all ranks, or ""
 
   const std::int64_t rank_;
   const std::int64_t world_size_;

@@ -1,5 +1,5 @@
-// Where the threads of a group meet for one operation: all post their inputs, read each other's, and leave together.
-// It also has mailboxes for messages between two threads.
+// A rendezvous of the threads of a group for one operation: all post their inputs, read each other's, and leave
+// together. It also has mailboxes for messages between two threads.
 #pragma once
 
 #include <chrono>
