@@ -21,7 +21,8 @@ class Rule(NamedTuple):
     where: str  # searched in the path
     remedy: str
     unless: str = r"^$"  # paths where the rule does not hold
-    view: str = "code"  # "code": no comments, no strings; "includes": no comments; "text": everything
+    # "code": no comments, no strings; "includes": no comments; "prose": comments and strings alone; "text": everything
+    view: str = "code"
 
 
 RULES = [
@@ -46,6 +47,10 @@ RULES = [
          view="text"),
     Rule("long-comment", r"^(?=.{121})[ \t]*//.*$", EVERYWHERE, "break it at 120 columns: clang-format leaves comments as they are",
          view="text"),
+    Rule("mend", r"\b[Mm]end(s|ed|ing)?\b", LIBRARY, "say correct, change or fix", view="prose"),
+    Rule("at-once", r"\b[Aa]t[\s/]+once\b", LIBRARY, "say immediately, or at the same time", view="prose"),
+    Rule("comment-begins-with-of", r"(\A|^(?![ \t]*//).*\n)[ \t]*(?P<word>//+[ \t]*Of\b)", LIBRARY,
+         "begin with what the comment is about, in a sentence", view="text"),
     Rule("using-namespace", r"\busing\s+namespace\b", r"\.(h|cuh)$", "qualify, or use single names in a function"),
     Rule("main", r"\bmain\s*\(", LIBRARY, "programs live in examples/, benchmarks/ and tests/: this is a library"),
     Rule("thread-local", r"\bthread_local\b", LIBRARY, "pass it: backward runs on other threads than forward",
@@ -102,13 +107,14 @@ def mutable_globals(code: str) -> set[int]:
 
 def check(root: Path, path: Path, report: source_tree.Report) -> None:
     text = source_tree.read(root / path)
-    views = {"text": text, "includes": source_tree.without_comments(text), "code": source_tree.code_only(text)}
+    views = {"text": text, "includes": source_tree.without_comments(text), "code": source_tree.code_only(text),
+             "prose": source_tree.prose_only(text)}
     for rule in RULES:
         if not re.search(rule.where, str(path)) or re.search(rule.unless, str(path)):
             continue
         view = views[rule.view]
         for match in re.finditer(rule.pattern, view, re.MULTILINE):
-            word = match[0].lstrip(";{}) \t\n")
+            word = match.groupdict().get("word") or match[0].lstrip(";{}) \t\n")
             line = source_tree.line_of(view, match.end() - len(word))
             report.add(path, line, rule.name, f"got `{' '.join(word.split())}`; {rule.remedy}")
     if re.search(LIBRARY, str(path)):

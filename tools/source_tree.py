@@ -54,6 +54,14 @@ def code_only(text: str) -> str:
     return _TOKEN.sub(blank, text)
 
 
+def prose_only(text: str) -> str:
+    """Comments and what stands between quotes; everything else becomes spaces; line numbers stay."""
+    prose = list(_spaces(text))
+    for match in _TOKEN.finditer(text):
+        prose[match.start() : match.end()] = match[0]
+    return "".join(prose)
+
+
 def line_of(text: str, offset: int) -> int:
     return text.count("\n", 0, offset) + 1
 

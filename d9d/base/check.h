@@ -20,8 +20,8 @@ class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 
-  // Adds to the first line where in the model and the job the error happened, for whoever knows and rethrows: "in
-  // layers.0.mlp".
+  // Adds to the first line where in the model and the job the error happened, such as "in layers.0.mlp". Called by code
+  // that knows the place and rethrows.
   void add_place(const std::string& place) {
     places_ += (has_place() ? ", " : " (") + place;
     text_ = std::runtime_error::what();
@@ -46,7 +46,7 @@ struct StateError : Error {  // called in the wrong order, or model state that d
 struct IoError : Error {  // a file or a stream: names the path and the cause
   using Error::Error;
 };
-struct CommunicationError : Error {  // other ranks did not arrive in time, or called another operation
+struct CommunicationError : Error {  // other ranks did not join in time, or called another operation
   using Error::Error;
 };
 struct UsageError : Error {  // the command line itself; ends a program with exit code 2

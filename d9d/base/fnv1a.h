@@ -6,7 +6,7 @@
 
 namespace d9d {
 
-// `hash`: of what comes before, to continue it.
+// `hash`: the hash of preceding bytes, to continue it.
 [[nodiscard]] constexpr std::uint64_t fnv1a(std::string_view bytes, std::uint64_t hash = 0xcbf29ce484222325) {
   for (const char byte : bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
   return hash;

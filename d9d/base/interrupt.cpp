@@ -14,6 +14,7 @@ namespace d9d {
 namespace {
 
 constexpr std::array<int, 2> kSignals = {SIGINT, SIGTERM};
+// lint: allow(at-once): the notice changes only together with interrupt_test, which compares it
 constexpr std::string_view kNotice = "stopping after this step; press Ctrl-C again to stop at once\n";
 constexpr std::string_view kEraseRow = "\r\x1b[K";  // the "^C" that a terminal echoes, and the row of a progress bar
 
@@ -60,7 +61,7 @@ void on_signal(int signal_number, siginfo_t* info, void* context) {
   errno = saved_errno;
 }
 
-// NVRTC's handlers are there only while it compiles.
+// NVRTC's handlers are installed only while it compiles.
 bool is_of_nvrtc(const struct sigaction& action) {
   Dl_info place{};
   const void* const handler = (action.sa_flags & SA_SIGINFO) != 0 ? reinterpret_cast<const void*>(action.sa_sigaction)
@@ -69,11 +70,11 @@ bool is_of_nvrtc(const struct sigaction& action) {
          std::string_view(place.dli_fname).find("nvrtc") != std::string_view::npos;
 }
 
-// What others installed meanwhile is what signals do again without a scope.
+// Handlers that others installed meanwhile are the ones that signals call again when no scope lives.
 void install() {
   struct sigaction action {};
   action.sa_sigaction = on_signal;
-  action.sa_flags = SA_RESTART | SA_SIGINFO;  // SA_RESTART: reads of data files go on
+  action.sa_flags = SA_RESTART | SA_SIGINFO;  // SA_RESTART: reads of data files continue
   sigemptyset(&action.sa_mask);
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     struct sigaction found {};

@@ -37,7 +37,7 @@ std::set<std::int64_t> ranks_at(const std::vector<std::int64_t>& pipeline_ranks,
   return result;
 }
 
-// Those of `having` that hold each box of a tensor.
+// For each box of a tensor, the ranks among `having` that hold it.
 std::map<BoxKey, std::vector<std::int64_t>> holders_of(const DTensor& tensor, const std::set<std::int64_t>& having) {
   std::map<BoxKey, std::vector<std::int64_t>> holders;
   const LocalBox whole = whole_box(tensor.global_shape);
@@ -60,7 +60,8 @@ std::map<BoxKey, std::vector<std::int64_t>> holders_of(const DTensor& tensor, co
 
 std::vector<OwnedBox> boxes_of_rank(const std::map<std::string, DTensor>& tensors, const JobTensors& all,
                                     const DeviceMesh& job) {
-  // Of the tensors that the same stages have: what each rank writes so far. Of others not every rank knows it.
+  // Bytes assigned to each rank so far, counted separately for each set of stages that share tensors: a rank does not
+  // know the tensors of other stages, so a common count would differ between ranks.
   struct Shares {
     std::set<std::int64_t> ranks;
     std::map<std::int64_t, std::int64_t> bytes_of = {};

@@ -1,4 +1,4 @@
-// Who writes what: every element of a tensor that several ranks hold is written by one of them.
+// Assigns each box of a tensor to the one rank that writes it into a checkpoint, where several ranks hold the box.
 //
 // Example
 //   const JobTensors all = job_tensors(tensors, job);
@@ -22,12 +22,12 @@ struct OwnedBox {
 };
 
 // Local. The boxes that this rank writes, by name and box. Together the ranks of `job` write each box of each tensor
-// once; boxes that several ranks hold are shared out among them by bytes. all: job_tensors() of them. Throws
-// ConfigError for partial sums.
+// once; boxes that several ranks hold are distributed among them so that each writes about the same number of bytes.
+// all: job_tensors(tensors, job). Throws ConfigError for tensors that are partial sums.
 [[nodiscard]] std::vector<OwnedBox> boxes_of_rank(const std::map<std::string, DTensor>& tensors, const JobTensors& all,
                                                   const DeviceMesh& job);
 
-// Its values in `tensor`, of which this rank holds the box: a view of the box's shape.
+// The values of an owned box: a view into the local part of `tensor`, in the box's shape. This rank must hold the box.
 [[nodiscard]] at::Tensor values_of(const OwnedBox& owned, const DTensor& tensor);
 
 }  // namespace d9d

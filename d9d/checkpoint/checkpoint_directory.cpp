@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "save-";
 constexpr std::string_view kUnfinished = ".tmp";
 constexpr std::string_view kRemoved = ".gone";
-constexpr std::string_view kReplaced = ".old";  // complete, until another one of its step is in its place
+constexpr std::string_view kReplaced = ".old";  // a complete checkpoint that is being replaced by another of its step
 
 // The step of a folder called save-<step>; none for any other name.
 std::optional<std::int64_t> step_of(const fs::path& folder) {
@@ -48,7 +48,7 @@ bool has_manifest(const fs::path& folder) {
   return has;
 }
 
-// What is called save-<step> in a folder, by step: checkpoints, or what is none.
+// The folders called save-<step> in `path`, by step: those that are complete checkpoints, or those that are not.
 std::map<std::int64_t, fs::path> named_by_step(const fs::path& path, bool are_complete) {
   std::map<std::int64_t, fs::path> found;
   if (!fs::is_directory(path)) return found;
@@ -63,13 +63,13 @@ std::map<std::int64_t, fs::path> complete_ones(const fs::path& path) {
   return named_by_step(path, /*are_complete=*/true);
 }
 
-// What a job may have left in a folder.
+// Whether an entry of a checkpoint's folder is a file that this library writes there.
 bool is_our_file(const fs::directory_entry& entry) {
   const std::string name = entry.path().filename().string();
   return fs::is_regular_file(entry.symlink_status()) && (name.starts_with("rank-") || name.starts_with(kManifestName));
 }
 
-// Removes our files, and the folder if nothing else is in it. What cannot be removed stays.
+// Removes this library's files, and the folder if nothing else is in it. Files that cannot be removed stay.
 void remove_rest(const fs::path& folder) {
   std::error_code ignored;
   if (!fs::is_directory(fs::symlink_status(folder, ignored))) return;
@@ -100,8 +100,8 @@ void remove_unfinished(const fs::path& path) {
 
 fs::path gone(const fs::path& folder) { return cat(folder.string(), kRemoved); }
 
-// The folder loses its name first, so that a kill in between leaves none that looks complete. Of a link, the link
-// alone.
+// Renames the folder before removing its files, so that a kill in between leaves no folder that looks complete. If the
+// folder is a symbolic link, only the link is removed.
 void remove_checkpoint(const fs::path& folder) {
   if (fs::is_symlink(folder)) {
     fs::remove(folder);
@@ -111,7 +111,7 @@ void remove_checkpoint(const fs::path& folder) {
   fs::remove_all(gone(folder));
 }
 
-// Gives `staging` the name of `folder`. What has it already stays until then, and after an error.
+// Renames `staging` to `folder`. An existing folder of that name is kept until then, and is restored after an error.
 void put_in_place(const fs::path& staging, const fs::path& folder) {
   const fs::path replaced = cat(folder.string(), kReplaced);
   const bool replaces = fs::exists(folder) && !fs::is_symlink(folder);
@@ -180,7 +180,7 @@ std::string CheckpointDirectory::complete(std::int64_t step, const JobTensors& t
   if (!num_to_keep) return "";
   try {
     return rotate(path_, step, *num_to_keep);
-  } catch (const std::exception& error) {  // of a folder that cannot be looked into; the new checkpoint is there
+  } catch (const std::exception& error) {  // the folder cannot be listed; the new checkpoint is complete
     return error.what();
   }
 }
@@ -204,7 +204,7 @@ bool CheckpointDirectory::has_all_files(std::int64_t step, std::chrono::millisec
 
 std::string CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
                                       std::optional<std::int64_t> num_to_keep) const {
-  job_.throw_if_failed();  // values that crossed ranks are those that are written
+  job_.throw_if_failed();  // values received from other ranks are about to be written
   const JobTensors all = job_tensors(state.tensors, job_);
   std::string not_removed;
   try {

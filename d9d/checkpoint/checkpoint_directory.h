@@ -9,9 +9,9 @@
 //   ...                                                     // in another job
 //   if (const auto found = directory.newest()) found->load(state);
 //
-// A folder is complete if it is called save-<step>: it is written as save-<step>.tmp and renamed when the manifest is
-// on disk, and renamed to save-<step>.gone before it is removed. What a killed job left is ignored, and removed by
-// prepare(). One job at a time writes to a folder, which its lock sees to.
+// A folder called save-<step> is a complete checkpoint: it is written as save-<step>.tmp and renamed when the manifest
+// is on disk, and renamed to save-<step>.gone before it is removed. Remains of a killed job are ignored, and removed by
+// prepare(). A lock on the folder ensures that only one job at a time writes to it.
 #pragma once
 
 #include <chrono>
@@ -33,7 +33,7 @@
 
 namespace d9d {
 
-// A checkpoint on disk, whose manifest was read and checked.
+// A checkpoint on disk. Its manifest has been read and checked.
 class SavedCheckpoint {
  public:
   // Local. Throws IoError that names the file for a manifest that is missing, damaged, of another version or of another
@@ -49,16 +49,16 @@ class SavedCheckpoint {
   // CheckpointState::rank_values by rank of the job that saved; null where it set none.
   [[nodiscard]] const std::vector<nlohmann::ordered_json>& rank_values() const;
 
-  // Local. The tensors whose names begin with `prefix`, by what follows it: for load_model_state(). Opens files when a
-  // tensor is asked for, and checks the bytes that are read.
+  // Local. The tensors whose names begin with `prefix`, by the rest of their names: for load_model_state(). Opens a
+  // file when one of its tensors is requested, and verifies checksums of the bytes that are read.
   [[nodiscard]] NamedTensors tensors(const std::string& prefix) const;  // borrows this
 
   // Collective over `job`. Fills the tensors, all that the checkpoint has whose names begin with `prefix`, in place
-  // with the parts that this rank holds, wherever ranks of another job wrote them, and checks the bytes that it reads.
-  // Throws on all ranks, before any value changes, StateError unless the checkpoint has exactly the tensors that the
-  // ranks have together (job_tensors), with their shapes and dtypes, and IoError for files that are missing or cut;
-  // IoError after some values have changed, for bytes that are not those that were written.
-  // Returns what this rank has read.
+  // with the parts that this rank holds, whichever rank of the saving job wrote them, and verifies checksums of the
+  // bytes that it reads. Throws on all ranks, before any value changes, StateError unless the checkpoint has exactly
+  // the tensors that the ranks have together (job_tensors), with their shapes and dtypes, and IoError for files that
+  // are missing or truncated. Throws IoError after some values have changed if bytes do not match their checksums.
+  // Returns the number of bytes that this rank has read.
   BytesRead load(const CheckpointState& state, const DeviceMesh& job, const std::string& prefix = "") const;
 
  private:
@@ -66,8 +66,8 @@ class SavedCheckpoint {
   std::unique_ptr<Contents> contents_;
 };
 
-// Local. The checkpoint that a user means by a path: the folder of one, or the newest in a folder of several. None: the
-// path is neither. A manifest.json beside weights of Hugging Face is not one of ours.
+// Local. The checkpoint that a user's path refers to: the folder of one checkpoint, or the newest in a folder of
+// several. None if the path is neither. A manifest.json beside weights of Hugging Face is not taken for a checkpoint.
 [[nodiscard]] std::optional<SavedCheckpoint> checkpoint_at(const std::filesystem::path& path);
 
 class CheckpointDirectory {
@@ -78,35 +78,35 @@ class CheckpointDirectory {
 
   [[nodiscard]] const DeviceMesh& job() const { return job_; }
 
-  // Collective. Makes the folder, and removes what a killed job left in it; files of others, and what cannot be
-  // removed, stay. Returns, on the first rank, what keeps other jobs from preparing it until it is destroyed. IoError
-  // on all ranks unless the first one can write to it, or if another job has it.
+  // Collective. Makes the folder, and removes remains of a killed job; foreign files, and remains that cannot be
+  // removed, stay. Returns, on the first rank, a lock that keeps other jobs from preparing the folder until it is
+  // destroyed. Throws IoError on all ranks if the first rank cannot write to the folder, or another job holds the lock.
   [[nodiscard]] std::unique_ptr<FolderLock> prepare() const;
 
-  // Collective. Waits until the checkpoint is on disk on all ranks. Older ones than the num_to_keep newest are
-  // removed then; none: all are kept. Returns, on the first rank, which of them could not be removed and why. If a
-  // rank cannot write, all throw: that one its error, the others IoError with its reason; there is no checkpoint of
-  // this step then, and earlier ones stay. The same, with StateError, if the ranks have saved different tensors, or
-  // the values have bytes or text that is not UTF-8, and with ConfigError if ranks have other values of what they share
-  // (shared_values.h). CheckpointWriter saves without waiting.
+  // Collective. Waits until the checkpoint is on disk on all ranks. Then checkpoints other than the num_to_keep newest
+  // are removed; if it is none, all are kept. Returns, on the first rank, which of them could not be removed and why.
+  // If a rank cannot write, all ranks throw: that one its error, the others IoError with its reason; there is no
+  // checkpoint of this step then, and earlier ones stay. In the same way all ranks throw StateError if they have saved
+  // different tensors, or the values contain bytes or text that is not UTF-8, and ConfigError if values that ranks
+  // share are not equal (shared_values.h). CheckpointWriter saves without waiting.
   std::string save(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep) const;
 
   [[nodiscard]] std::map<std::int64_t, std::filesystem::path> complete() const;  // local: checkpoints by step
-  // Local. What is called save-<step> and is no checkpoint: it is neither read nor removed.
+  // Local. Folders called save-<step> that are not checkpoints; they are neither read nor removed.
   [[nodiscard]] std::map<std::int64_t, std::filesystem::path> others() const;  // by step
 
   // Collective. The complete checkpoint of the highest step, the same on all ranks; none if there is no folder or none
   // in it.
   [[nodiscard]] std::optional<SavedCheckpoint> newest() const;
 
-  // The parts of a save, each local. Every rank makes the folder to which it writes its files (write_rank_file); when
-  // all have, the first rank completes the checkpoint, or discards what is there.
+  // The parts of a save, each local. Every rank calls make_staging() and writes its files there (write_rank_file); when
+  // all ranks have done so, the first rank completes the checkpoint, or discards the files.
   [[nodiscard]] std::filesystem::path make_staging(std::int64_t step) const;
-  // Returns which older checkpoints could not be removed and why; what it throws, there is no checkpoint of this step.
+  // Returns which older checkpoints could not be removed and why. If it throws, there is no checkpoint of this step.
   std::string complete(std::int64_t step, const JobTensors& tensors, const nlohmann::ordered_json& values,
                        std::optional<std::int64_t> num_to_keep) const;
   void discard(std::int64_t step) const;  // does not throw
-  // Whether all ranks have written their files, which is waited for.
+  // Waits up to `patience` for the files of all ranks; returns whether all have been written.
   [[nodiscard]] bool has_all_files(std::int64_t step, std::chrono::milliseconds patience) const;
 
  private:

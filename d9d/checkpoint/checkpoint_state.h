@@ -1,4 +1,4 @@
-// What a checkpoint holds: tensors over the ranks of a job, and small values.
+// The content of a checkpoint: tensors that are distributed over the ranks of a job, and small values.
 //
 // Example
 //   CheckpointState state;
@@ -17,26 +17,28 @@
 
 namespace d9d {
 
-// A value that all ranks must give alike: "expected <rule>, got ... on rank 0 and ... on rank 1. <remedy>".
+// A value that must be equal on all ranks. The error if it is not: "expected <rule>, got ... on rank 0 and ... on rank
+// 1. <remedy>".
 struct EqualValue {
   std::string rule;
   std::string remedy;
 };
 
 struct CheckpointState {
-  // By name, what this rank has a part of (job_tensors). Saving reads the local parts, and loading fills them in place.
-  // A mesh without axes means that all ranks which have the tensor hold the same whole one. No checkpoint is made if
-  // ranks that hold the same elements have other values (shared_values.h).
+  // The tensors of which this rank has a part, by name (job_tensors). Saving reads the local parts, and loading fills
+  // them in place. A mesh without axes means that all ranks which have the tensor hold the same whole tensor. No
+  // checkpoint is made if ranks hold different values of the same elements (shared_values.h).
   std::map<std::string, DTensor> tensors = {};
-  // Names of those that a model may change before the optimiser's next step, such as buffers.
+  // Names of the tensors that a model may change before the optimiser's next step, such as buffers.
   std::set<std::string> buffers = {};
   nlohmann::ordered_json values = nlohmann::ordered_json::object();  // those of the first rank are saved
-  // Further tensors of this rank that must have the values of the one of their name: a buffer that several of its
-  // pipeline stages have.
+  // Further tensors of this rank that must have the same values as the tensor of that name: a buffer that several
+  // pipeline stages of the rank have.
   std::multimap<std::string, at::Tensor> copies = {};
-  // Names of `values` that no rank may give otherwise.
+  // The keys of `values` that must be equal on all ranks.
   std::map<std::string, EqualValue> equal_values = {};
-  // Of each rank, where set. Called once by the thread that writes, so it must own what it reads.
+  // Gives the values that are saved for this rank alone; may be null. Called once by the writing thread, so it must own
+  // what it reads.
   std::function<nlohmann::json()> rank_values = {};
 };
 

@@ -61,8 +61,8 @@ struct CheckpointWriter::Save {
   std::optional<std::int64_t> num_to_keep;
   nlohmann::ordered_json values;
   Phase phase = Phase::kFiles;
-  std::shared_future<SaveError> work = {};  // this rank's part of the phase: its error
-  std::string not_removed = {};             // of the thread until it is done
+  std::shared_future<SaveError> work = {};  // this rank's work in the phase; gives its error
+  std::string not_removed = {};             // written by the thread until it is done
 };
 
 CheckpointWriter::CheckpointWriter(CheckpointDirectory directory, c10::Device device, std::int64_t ranks_of_host)
@@ -78,7 +78,7 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 std::unique_ptr<PinnedMemory> CheckpointWriter::make_memory(std::int64_t num_bytes) const {
-  constexpr std::int64_t kShare = 2;  // of what is left, half stays for everything else
+  constexpr std::int64_t kShare = 2;  // at most half of the available memory is used
   if (num_bytes > available_memory() / kShare / ranks_of_host_) return nullptr;
   try {
     return std::make_unique<PinnedMemory>(num_bytes, device_);
@@ -97,7 +97,7 @@ void CheckpointWriter::prepare(const std::map<std::string, DTensor>& tensors) {
       std::async(std::launch::async, [this, num_bytes = plan_->num_bytes()] { return make_memory(num_bytes); });
 }
 
-// Enqueues copies of what this rank writes into the memory.
+// Enqueues copies of this rank's boxes into the host memory.
 void CheckpointWriter::copy(const CheckpointState& state) {
   const at::NoGradGuard no_grad;
   const auto copy_those = [&](bool are_buffers) {
@@ -112,7 +112,7 @@ void CheckpointWriter::copy(const CheckpointState& state) {
   copied_ = copies_.run([&] { copy_those(/*are_buffers=*/false); });
 }
 
-// Collective.
+// Collective. Waits for the host memory, and agrees on whether all ranks have it.
 void CheckpointWriter::receive_memory() {
   memory_ = memory_in_the_making_.get();
   const auto all = all_gather_object(memory_ != nullptr, directory_.job());
@@ -122,7 +122,7 @@ void CheckpointWriter::receive_memory() {
 
 void CheckpointWriter::begin(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep) {
   D9D_ASSERT(save_ == nullptr, "a save begins while another one is in flight");
-  directory_.job().throw_if_failed();  // values that crossed ranks are those that are written
+  directory_.job().throw_if_failed();  // values received from other ranks are about to be written
   if (plan_ == nullptr || !plan_->is_of(state.tensors)) prepare(state.tensors);
   if (memory_in_the_making_.valid()) receive_memory();
   save_ = std::make_unique<Save>(Save{
@@ -150,7 +150,7 @@ SaveProgress CheckpointWriter::progress() const {
   return {.num_failed = save_->work.get().text.empty() ? 0 : 1};
 }
 
-// The first rank makes a checkpoint of what all ranks have written; the others have nothing to do.
+// The first rank completes the checkpoint from the files of all ranks; the others have nothing to do.
 void CheckpointWriter::start_commit() {
   save_->phase = Save::Phase::kManifest;
   save_->work = {};

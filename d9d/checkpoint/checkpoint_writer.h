@@ -14,9 +14,9 @@
 //   }
 //   if (const auto ended = writer.finish()) log(*ended);
 //
-// One save at a time. That all ranks have written their files is known from sums which a step makes anyway; then the
-// first rank writes the manifest and renames the folder. Where a rank lacks memory for a copy of what it saves, begin()
-// writes at once on all ranks.
+// One save runs at a time. The ranks learn that all files are written from a sum over ranks that each step makes
+// anyway; then the first rank writes the manifest and renames the folder. If a rank lacks host memory for a copy of the
+// tensors that it saves, begin() writes synchronously on all ranks.
 #pragma once
 
 #include <chrono>
@@ -42,39 +42,39 @@ namespace d9d {
 struct EndedSave {
   std::int64_t step = 0;
   std::string error = {};        // why there is no checkpoint of this step; empty: there is one
-  bool is_refused = false;       // no disk is to blame: an UnequalRanksError (shared_values.h)
+  bool is_refused = false;       // the cause is an UnequalRanksError (shared_values.h), not a disk
   double seconds = 0.0;          // since begin()
-  std::string not_removed = {};  // on the first rank: older checkpoints that should be gone, and why they are not
+  std::string not_removed = {};  // on the first rank: older checkpoints that could not be removed, and why
 };
 
 class CheckpointWriter {
  public:
   // `directory`: one that has been prepared. `ranks_of_host`: how many ranks share the machine's memory.
   CheckpointWriter(CheckpointDirectory directory, c10::Device device, std::int64_t ranks_of_host);
-  // Waits until this rank's files are written. Of a save in flight, as after an error in a later step, the first rank
-  // makes a checkpoint if the other ranks have written their files within ten seconds.
+  // Waits until this rank's files are written. If a save is in flight, as after an error in a later step, the first
+  // rank completes the checkpoint if the other ranks write their files within ten seconds.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Collective. A thread makes the host memory for saves of these tensors; begin() waits for it. Throws as
+  // Collective. Starts a thread that allocates host memory for saves of these tensors; begin() waits for it. Throws as
   // job_tensors().
   void prepare(const std::map<std::string, DTensor>& tensors);
 
-  // Nothing may be in flight. Older checkpoints than the num_to_keep newest are removed when this one is there. Local,
-  // but for the first time after prepare() and for other tensors than before, which all ranks must have then:
-  // Collective.
+  // Starts a save; no other may be in flight. When it is complete, checkpoints other than the num_to_keep newest are
+  // removed. Local, except that the first call after prepare(), and a call with other tensors than before, are
+  // collective; the tensors must change on all ranks together.
   void begin(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep);
   // Local. Later work of the current stream waits until the tensors have been copied; the host does not.
   void wait_for_copies() const { copied_.wait(); }
 
   [[nodiscard]] bool is_saving() const { return save_ != nullptr; }  // the same on all ranks
-  // Whether begin() writes at once, the same on all ranks; unknown before it is called for the first time.
+  // Whether begin() writes synchronously, the same on all ranks; unknown before its first call.
   [[nodiscard]] std::optional<bool> writes_at_once() const { return writes_at_once_; }
   [[nodiscard]] SaveProgress progress() const;  // of this rank
 
-  // `all`: the sum of what progress() said on each rank before the same step. Returns the save if it has ended. Local,
-  // but for the end of a save that failed: Collective.
+  // `all`: the sum over ranks of the progress() before the same step. Returns the save if it has ended. Local, except
+  // that the call which ends a failed save is collective.
   [[nodiscard]] std::optional<EndedSave> advance(const SaveProgress& all);
   // Collective. Waits until the save has ended; none if nothing is in flight.
   [[nodiscard]] std::optional<EndedSave> finish();

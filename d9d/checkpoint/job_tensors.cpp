@@ -34,7 +34,7 @@ nlohmann::json value_or_null(const nlohmann::json& all, const std::string& name)
   return all.contains(name) ? all.at(name) : nlohmann::json();
 }
 
-// Throws where two ranks describe one name in another way. `absent_counts`: also where one of them lacks it.
+// Throws if two ranks describe the same name differently. `absent_counts`: also if one of them lacks the name.
 void check_same(const nlohmann::json& one, std::int64_t its_rank, const nlohmann::json& other, std::int64_t other_rank,
                 bool absent_counts) {
   nlohmann::json names = one;
@@ -48,7 +48,8 @@ void check_same(const nlohmann::json& one, std::int64_t its_rank, const nlohmann
   }
 }
 
-// Throws unless the ranks with one coordinate on the axis have the same tensors. Returns whether all ranks do.
+// Throws unless ranks with the same coordinate on the axis have the same tensors. Returns whether all ranks have the
+// same.
 bool check_stages(const nlohmann::json& own, const DeviceMesh& job) {
   const std::vector<nlohmann::json> hashes = all_gather_object(fnv1a(own.dump()), job);
   std::map<std::int64_t, std::size_t> first_of;  // by pipeline rank
@@ -102,7 +103,7 @@ JobTensors job_tensors(const std::map<std::string, DTensor>& tensors, const Devi
   const std::vector<nlohmann::json> stages = all_gather_object(own, pipeline);
   const std::int64_t distance = pipeline.ranks()[1] - pipeline.ranks()[0];
   for (std::size_t rank = 0; rank < stages.size(); ++rank) {
-    // Named by the first rank of each, so that all ranks say the same.
+    // Errors name the first rank of each stage, so that all ranks throw the same text.
     for (std::size_t before = 0; before < rank; ++before) {
       check_same(stages[before], static_cast<std::int64_t>(before) * distance, stages[rank],
                  static_cast<std::int64_t>(rank) * distance, /*absent_counts=*/false);

@@ -1,9 +1,9 @@
-// Which tensors the ranks of a job have together: ranks along the axis "pp" of its mesh (the stages of a pipeline) have
-// others, all other ranks the same.
+// The tensors that the ranks of a job have together. Ranks that differ along the axis "pp" of its mesh (pipeline
+// stages) have different tensors; all other ranks have the same.
 //
 // Example
 //   const JobTensors all = job_tensors(state.tensors, job);          // the same on all ranks
-//   all.at("model.norm.weight").pipeline_ranks                       // {3}: the last of four has it
+//   all.at("model.norm.weight").pipeline_ranks                       // {3}: only the last of four stages has it
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ namespace d9d {
 struct JobTensor {
   std::string dtype;                         // LibTorch's name
   std::vector<std::int64_t> shape;           // of the whole
-  std::vector<std::int64_t> pipeline_ranks;  // coordinates on the axis "pp" of those that have it, increasing; or {0}
+  std::vector<std::int64_t> pipeline_ranks;  // coordinates on the axis "pp" of its ranks, increasing; or {0}
 };
 using JobTensors = std::map<std::string, JobTensor>;  // by name
 
-// Collective over `job`. `tensors`: what this rank has a part of. Throws StateError on all ranks, with one text, unless
-// ranks with the same coordinate on the axis "pp" (of a mesh without it, all ranks) have the same names, shapes and
-// dtypes, and the others the same shapes and dtypes under a name that they share.
+// Collective over `job`. `tensors`: those of which this rank has a part. Ranks with the same coordinate on the axis
+// "pp" (all ranks, if the mesh lacks it) must have the same names, shapes and dtypes; other ranks must agree on the
+// shape and dtype of names that they share. Otherwise throws StateError on all ranks, with the same text.
 [[nodiscard]] JobTensors job_tensors(const std::map<std::string, DTensor>& tensors, const DeviceMesh& job);
 
 // Local. Whether a job has an axis "pp" of several ranks.

@@ -1,4 +1,4 @@
-// JSON with the numbers that it does not have, as text in files needs it.
+// Encodes NaN and the infinities, which JSON text cannot represent.
 //
 //   NaN and the infinities          {"non_finite": "nan"}, "inf" or "-inf"
 //   an object {"non_finite": x}     {"non_finite": [x]}

@@ -36,7 +36,7 @@ SavedBox read_box(const nlohmann::ordered_json& json) {
           .checksum = json.at("checksum").get<std::string>()};
 }
 
-// Empty, or what is wrong with the boxes of a tensor.
+// Describes what is wrong with the boxes of a tensor; empty if nothing is.
 std::string fault_of(const SavedTensor& tensor) {
   std::int64_t numel = 0, whole = 1;
   for (const std::int64_t size : tensor.shape) {
@@ -60,7 +60,7 @@ std::string fault_of(const SavedTensor& tensor) {
   return numel == c10::multiply_integers(tensor.shape) ? "" : "boxes that do not cover it";
 }
 
-// The tensors with the boxes that the ranks have written. Throws StateError unless these make up the tensors.
+// Adds the boxes that the ranks have written to the tensors. Throws StateError unless these make up the tensors.
 std::map<std::string, SavedTensor> with_boxes(const JobTensors& described, const std::vector<RankNote>& notes) {
   constexpr const char* kExpected = "[checkpoint] expected the same tensors to save on all ranks, got ";
   constexpr const char* kAdvice = ". Give all ranks the same names, shapes and dtypes.";

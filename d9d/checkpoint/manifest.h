@@ -5,8 +5,9 @@
 //      {"file": "rank-0.safetensors", "entry": "model.norm.weight@0", "start": [0], "sizes": [4],
 //       "checksums_at": 0, "checksum": "78af5f94892f3950"}]}}}
 //
-// The first checksum is XXH3 of the rest as nlohmann::json::dump() writes it. Those of a box's blocks begin at byte
-// checksums_at of rank-0.checksums, and have a checksum themselves. Numbers that JSON does not have: json_numbers.h.
+// The first "checksum" is XXH3 of the other fields as nlohmann::json::dump() writes them. The checksums of a box's
+// blocks begin at byte checksums_at of rank-0.checksums; the box's "checksum" is of these. NaN and infinities:
+// json_numbers.h.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ namespace d9d {
 
 inline constexpr const char* kManifestName = "manifest.json";
 
-// What a rank tells whoever writes the manifest.
+// What a rank reports to the rank that writes the manifest.
 struct RankNote {
   nlohmann::json boxes;                             // [{"tensor": name, "dtype": of this rank, "box": as above}, ...]
   nlohmann::json values;                            // CheckpointState::rank_values
@@ -50,20 +51,20 @@ struct Manifest {
   std::map<std::string, SavedTensor> tensors;
 };
 
-// The boxes of `tensors` are those of `notes`, which are of all ranks, in their order. Throws StateError, before a file
-// is made, unless they make up the tensors: where ranks have saved different ones.
+// `notes`: those of all ranks, in rank order; their boxes must together make up the tensors. Throws StateError before a
+// file is made if they do not, because ranks have saved different tensors.
 void write_manifest(const std::filesystem::path& folder, std::int64_t step, const JobTensors& tensors,
                     const nlohmann::ordered_json& values, const std::vector<RankNote>& notes);
 
-// Throws IoError, naming the file, for what is no manifest: another format, boxes outside of their tensor or on top of
-// each other, files outside of the folder.
+// Throws IoError, naming the file, if it is not a valid manifest: another format, boxes that overlap or lie outside
+// their tensor, files outside the folder.
 [[nodiscard]] Manifest read_manifest(const std::filesystem::path& folder);
 
-// The same of a file's text; `path` is for messages.
+// The same from the text of the file; `path` is for messages.
 [[nodiscard]] Manifest parse_manifest(const std::string& text, const std::filesystem::path& path);
 
 // Throws StateError that lists names unless the tensors of the manifest whose names begin with `prefix` are exactly
-// these, with their dtypes and shapes.
+// `tensors`, with their dtypes and shapes.
 void check_tensors(const Manifest& manifest, const JobTensors& tensors, const std::string& prefix,
                    const std::filesystem::path& folder);
 

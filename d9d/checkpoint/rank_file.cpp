@@ -29,10 +29,10 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
 }
 
 fs::path note_of(const fs::path& folder, std::int64_t rank) { return folder / cat("rank-", rank, ".cbor"); }
-// Beside a file with values.
+// The path of the checksums that belong to a file with values.
 fs::path checksums_of(fs::path values) { return values.replace_extension(".checksums"); }
 
-// By LibTorch's name; Undefined for any other.
+// The dtype that LibTorch calls `name`; Undefined if there is none.
 at::ScalarType dtype_named(const std::string& name) {
   for (int i = 0; i < static_cast<int>(at::ScalarType::NumOptions); ++i) {
     if (at::toString(static_cast<at::ScalarType>(i)) == name) return static_cast<at::ScalarType>(i);
@@ -152,10 +152,10 @@ void remove_rank_notes(const fs::path& folder, std::int64_t num_ranks) {
 const SafetensorsFile& RankFiles::open(const std::string& file) try {
   const auto found = files_.find(file);
   if (found != files_.end()) return found->second;
-  const InputFile checksums(checksums_of(folder_ / file));  // that they are there
+  const InputFile checksums(checksums_of(folder_ / file));  // throws if they are missing
   return files_.try_emplace(file, folder_ / file).first->second;
 } catch (const IoError& error) {
-  const std::string text = error.what();  // its remedy, the last sentence, is for files that one can download again
+  const std::string text = error.what();  // the last sentence, a remedy, suits only files that can be downloaded again
   throw IoError(cat(text.substr(0, text.rfind(". ")), ". The checkpoint is not whole: remove the folder ",
                     folder_.string(), ", and the job continues from the one before."));
 }

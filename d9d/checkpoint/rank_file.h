@@ -1,5 +1,5 @@
-// What each rank writes of a checkpoint: a safetensors file with its boxes, one with the checksums of their blocks, and
-// until the manifest has taken it over, a note of which boxes these are.
+// The files that each rank writes for a checkpoint: a safetensors file with its boxes, a file with the checksums of
+// their blocks, and a note that lists the boxes, which exists until the manifest contains it.
 //
 // Example
 //   const RankFilePlan plan(state.tensors, job_tensors(state.tensors, job), job);
@@ -25,11 +25,11 @@ namespace d9d {
 struct PlannedBox {
   OwnedBox owned;
   at::ScalarType dtype;
-  std::int64_t offset;  // of its bytes, after the file's header: a multiple of the element's size
+  std::int64_t offset;  // of its first byte after the file's header; a multiple of the element size
   std::string entry;    // its name in the file
 };
 
-// The boxes that a rank writes, in the order of its file. Worked out once for the saves of a job.
+// The boxes that a rank writes, in the order of its file. Computed once for all saves of a job.
 class RankFilePlan {
  public:
   // Throws as boxes_of_rank(), and StateError for dtypes that safetensors files lack.
@@ -51,32 +51,32 @@ class RankFilePlan {
 
 // Gives the values of a box: a contiguous tensor on the CPU.
 using BoxValues = std::function<at::Tensor(const PlannedBox&)>;
-// Those in `tensors`, which are borrowed; copies of one box at a time.
+// Reads boxes from `tensors`, which are borrowed; each call copies one box to the host.
 [[nodiscard]] BoxValues host_values_in(const std::map<std::string, DTensor>& tensors);
 
-// Local. Writes rank-<rank>.safetensors and rank-<rank>.checksums, unless the plan has no boxes, and then
-// rank-<rank>.cbor. rank_values: of this rank alone. shared: SharedValues::wait(), an array.
+// Local. Writes rank-<rank>.safetensors and rank-<rank>.checksums (neither if the plan has no boxes), and after them
+// the note rank-<rank>.cbor. rank_values: of this rank alone. shared: SharedValues::wait(), an array.
 void write_rank_file(const std::filesystem::path& folder, std::int64_t rank, const RankFilePlan& plan,
                      const BoxValues& values, const nlohmann::json& rank_values, const nlohmann::json& shared);
 
-// Local. Whether the notes of all ranks are there.
+// Local. Whether the notes of all ranks exist.
 [[nodiscard]] bool has_rank_notes(const std::filesystem::path& folder, std::int64_t num_ranks);
-// Local. The notes of all ranks. Throws IoError, naming the file, for one that is not there or damaged, or whose
-// safetensors file or checksums are not there.
+// Local. The notes of all ranks. Throws IoError, naming the file, if a note is missing or damaged, or its safetensors
+// file or checksums are missing.
 [[nodiscard]] std::vector<RankNote> read_rank_notes(const std::filesystem::path& folder, std::int64_t num_ranks);
 void remove_rank_notes(const std::filesystem::path& folder, std::int64_t num_ranks);
 
-// Local. The headers of rank files, opened when they are needed: where saved boxes are.
+// Local. Locates saved boxes in rank files, whose headers are read when first needed.
 class RankFiles {
  public:
   explicit RankFiles(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
-  // Where a box of a tensor is stored, and its checksums are. Throws IoError unless its file has it with the manifest's
-  // dtype and shape, and there is one of checksums.
+  // Where a box of a tensor and its checksums are stored. Throws IoError unless its file holds the box with the dtype
+  // and shape of the manifest, and the file of checksums exists.
   [[nodiscard]] StoredTensor find(const std::string& tensor, const SavedTensor& saved, const SavedBox& box);
-  // What fills this rank's part of a tensor. Opens the files that it needs alone.
+  // The reads that fill this rank's part of a tensor. Opens only the files that are needed.
   [[nodiscard]] std::vector<BoxRead> reads_of(const std::string& name, const DTensor& tensor, const SavedTensor& saved);
-  // The whole tensor, wherever its boxes are.
+  // A source of the whole tensor, assembled from its boxes in all files.
   [[nodiscard]] TensorSource source_of(const std::string& name, const SavedTensor& saved);
 
  private:

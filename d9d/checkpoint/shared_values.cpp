@@ -14,12 +14,12 @@
 namespace d9d {
 namespace {
 
-// A prime: rows of a tensor that change places then fall into other columns, whatever their length.
+// A prime, so that rows of a tensor that change places fall into other columns, whatever their length.
 constexpr std::int64_t kColumns = 509;
 constexpr std::int64_t kWord = 8;           // bytes
 constexpr std::size_t kMaxTextBytes = 200;  // of a value in a message
 
-// Whether another rank, or another stage of this one, holds what this rank holds of a tensor.
+// Whether another rank, or another stage of this rank, holds the same elements of a tensor as this rank.
 bool is_shared(const DTensor& tensor, const JobTensor& described, const DeviceMesh& job, bool has_copies) {
   if (has_copies || described.pipeline_ranks.size() > 1) return true;
   const std::int64_t num_stages = has_pipeline(job) ? job.axis_size("pp") : 1;
@@ -33,8 +33,8 @@ bool is_shared(const DTensor& tensor, const JobTensor& described, const DeviceMe
   return false;
 }
 
-// [kColumns] int64: the sums of the 64-bit words of a tensor's memory whose numbers are equal modulo kColumns, so that
-// values that change places change them too.
+// [kColumns] int64: sum i is over the 64-bit words of a tensor's memory whose index is i modulo kColumns, so that the
+// sums also change if values change places.
 at::Tensor column_sums(const at::Tensor& tensor) {
   at::Tensor bytes = tensor.detach().resolve_conj().resolve_neg().contiguous().view({-1}).view(at::kByte);
   if (bytes.storage_offset() % kWord != 0) bytes = bytes.clone();
@@ -49,7 +49,7 @@ at::Tensor column_sums(const at::Tensor& tensor) {
   return sums;
 }
 
-// What identifies a part of a tensor among those of all ranks.
+// A text that identifies a part of a tensor on all ranks.
 std::string key_of(const std::string& name, const LocalBox& box) {
   std::string key = name;
   for (std::size_t d = 0; d < box.start.size(); ++d) {
@@ -81,7 +81,7 @@ void SharedValues::Sums::add(const std::string& name, const LocalBox& box, const
 void SharedValues::Sums::finish(const SideStream& copies) {
   if (columns.empty()) return;
   const at::Tensor all = at::stack(columns);
-  const at::Tensor weights = at::arange(1, 2 * kColumns, 2, all.options());  // odd numbers lose nothing modulo 2^64
+  const at::Tensor weights = at::arange(1, 2 * kColumns, 2, all.options());  // odd factors are invertible modulo 2^64
   sums.emplace_back((all * weights).sum(1), copies);
   columns.clear();
 }
@@ -171,7 +171,7 @@ void check_shared_values(const CheckpointState& state, const DeviceMesh& job) {
   for (const nlohmann::json& shared : all_gather_object(own, job)) {
     notes.push_back({.boxes = {}, .values = {}, .shared = shared});
   }
-  check_shared_values(notes);  // throws on all ranks alike
+  check_shared_values(notes);  // throws the same on all ranks
 }
 
 }  // namespace d9d

@@ -1,14 +1,14 @@
-// What several ranks hold alike and a checkpoint has once, so that its author is chosen by bytes: replicas of a
+// Compares values that several ranks hold and a checkpoint stores once, written by any one of the ranks: replicas of a
 // parameter, buffers, counters of an optimiser, the position in the data. If the ranks' values differ, a job that
-// continues is another one; so the first rank compares them before it makes a checkpoint.
+// resumes would not continue the same training; so the first rank compares them before it completes a checkpoint.
 //
 // Example
 //   const SharedValues shared(state, all, job, copies);            // on each rank; in flight from the device
 //   write_rank_file(folder, rank, plan, values, rank_values, shared.wait());
 //   check_shared_values(read_rank_notes(folder, num_ranks));       // on the first rank: UnequalRanksError
 //
-// Tensors are compared by a sum of their bytes, which the device computes: it costs one reading of what several ranks
-// hold, and no communication.
+// Tensors are compared by a sum of their bytes that the device computes: this reads each tensor that several ranks hold
+// once, and needs no communication.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@
 
 namespace d9d {
 
-// Ranks hold different values of one thing. No disk is to blame: the next save would fail too.
+// Ranks hold different values of one thing. The cause is not a disk: the next save would fail too.
 struct UnequalRanksError : ConfigError {
   using ConfigError::ConfigError;
 };
@@ -34,10 +34,10 @@ struct UnequalRanksError : ConfigError {
 class SharedValues {
  public:
   // Local. `all`: job_tensors() of the state. Sums of CheckpointState::buffers are computed on the current stream, and
-  // the others on `copies`, after all work that is on the current stream now: what is written before `copies` has
-  // passed that point is not seen.
+  // the others on `copies`, after all work that is on the current stream now. The tensors must not be written until
+  // `copies` has passed that point.
   SharedValues(const CheckpointState& state, const JobTensors& all, const DeviceMesh& job, const SideStream& copies);
-  // The same on a stream of its own, for a caller that waits at once.
+  // The same on a stream of its own, for a caller that waits immediately.
   SharedValues(const CheckpointState& state, const JobTensors& all, const DeviceMesh& job);
 
   // Waits for the device. Called once, by any thread.
@@ -56,11 +56,10 @@ class SharedValues {
   std::vector<Sums> sums_;
 };
 
-// Local. UnequalRanksError that names what differs and two ranks, for notes of ranks that hold different values of one
-// thing.
+// Local. Throws UnequalRanksError, naming the value and two ranks, if the notes show different values of one thing.
 void check_shared_values(const std::vector<RankNote>& notes);
 
-// Collective. The same of what ranks hold now, as before an export, which has it once too.
+// Collective. The same for the values that the ranks hold now; for use before an export, which also stores them once.
 void check_shared_values(const CheckpointState& state, const DeviceMesh& job);
 
 }  // namespace d9d

@@ -16,11 +16,12 @@
 namespace d9d {
 
 // Both throw ConfigError if phases do not fit one another or `total_steps`, the number of optimiser steps of the run,
-// and for a phase that has no step in a run of any length, which shows that it was meant otherwise: `percentage` counts
-// from the start.
+// and for a phase that would have no step in a run of any length, which is probably a mistake: `percentage` counts from
+// the start of the run.
 [[nodiscard]] PiecewiseSchedule build_piecewise_schedule(const PiecewiseConfig& config,
                                                          std::optional<std::int64_t> total_steps);
-// Those that have no step in this run: "phases.1 ends where phases.0 ends, at step 2 of 2 (100 %)".
+// Descriptions of the phases that have no step in this run: "phases.1 ends where phases.0 ends, at step 2 of 2 (100
+// %)".
 [[nodiscard]] std::vector<std::string> phases_without_a_step(const PiecewiseSchedule& schedule,
                                                              std::optional<std::int64_t> total_steps);
 [[nodiscard]] LearningRateScheduler as_lr_scheduler(PiecewiseSchedule schedule);

@@ -1,5 +1,5 @@
-// What the trainer requires of a learning-rate scheduler. Any class with these members can be used; there is no base
-// class.
+// The members that the trainer requires of a learning-rate scheduler. Any class with these members can be used; there
+// is no base class.
 //
 // Example
 //   class HalveOnPlateau {                               // a user's own scheduler

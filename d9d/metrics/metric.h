@@ -25,10 +25,10 @@ class Metric {
   virtual void reset() = 0;
   // Collective. Afterwards compute() covers the updates of all `ranks`, until reset().
   virtual void sync(const DeviceMesh& ranks) = 0;
-  // What the updates since reset() came to, as numbers that add up over ranks: a checkpoint holds their sum, which one
-  // rank gets back. Undefined: no updates, or a metric that begins anew after a resume.
+  // The result of the updates since reset(), as numbers that can be summed over ranks: a checkpoint holds their sum,
+  // which one rank loads again. Undefined: no updates, or a metric that starts anew after a resume.
   [[nodiscard]] virtual at::Tensor state() const = 0;
-  // The sum of what state() said on all ranks: fp64, of the same shape, on the device of the job.
+  // state: the sum over all ranks of what state() returned: fp64, of the same shape, on the device of the job.
   virtual void load_state(const at::Tensor& state) = 0;
 };
 
@@ -49,7 +49,7 @@ class SumMetric final : public Metric {
   at::Tensor sum_;  // undefined: no updates yet
 };
 
-// The weighted mean of all values that it was given, over microbatches and ranks: NaN before the first of a weight.
+// The weighted mean of all values that it was given, over microbatches and ranks; NaN while the sum of weights is 0.
 //
 // Example
 //   MeanMetric error;

@@ -73,7 +73,7 @@ Values values_of(const ExportUnit& unit, const SourceGroup& group) {
   return values;
 }
 
-// Counts what is written, and tells.
+// Counts the tensors written, and reports progress.
 class Counter {
  public:
   Counter(const std::vector<ExportShard>& shards, const std::function<void(const ConvertProgress&)>& tell)

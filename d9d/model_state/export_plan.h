@@ -1,5 +1,5 @@
-// Which outputs of a mapper are computed together, and which file each goes to. The same for whoever writes them: ranks
-// (write_model_state.h) or threads (convert_model_state.h).
+// Decides which outputs of a mapper are computed together, and to which file each is written. Used by exports whose
+// writers are ranks (write_model_state.h) and by those whose writers are threads (convert_model_state.h).
 //
 // Example
 //   for (const ExportShard& shard : plan_export({&group}, max_shard_bytes)) write(shard.units, shard.tensors);
@@ -18,7 +18,7 @@
 
 namespace d9d {
 
-// What is computed and written at once: an output, or all outputs of a group with functions.
+// Outputs that are computed and written together: one output, or all outputs of a group with functions.
 struct ExportUnit {
   std::size_t group;  // its position among the groups
   std::vector<std::string> outputs;
@@ -29,7 +29,7 @@ struct ExportShard {
   std::vector<TensorSource> tensors;  // of the units, in their order; described only
 };
 
-// The outputs of `groups`, in order, cut into shards of at most `max_shard_bytes` (shard_of_each). Throws StateError
+// The outputs of `groups`, in order, split into shards of at most `max_shard_bytes` (shard_of_each). Throws StateError
 // for outputs that are distributed.
 [[nodiscard]] std::vector<ExportShard> plan_export(const std::vector<const MappedGroup*>& groups,
                                                    std::int64_t max_shard_bytes);

@@ -16,7 +16,7 @@
 namespace d9d {
 namespace {
 
-// What is filled: a parameter or a buffer.
+// A parameter or buffer to fill.
 struct Target {
   DTensor tensor;
   ParameterPtr parameter;  // null: a buffer

@@ -17,24 +17,24 @@
 namespace d9d {
 
 struct LoadOptions {
-  // Regular expression of ECMAScript over whole names: parameters which the folder need not have keep their values.
+  // Regular expression of ECMAScript over whole names: parameters that the folder may lack; these keep their values.
   std::string may_be_missing = {};
   ReadOptions read = {};
 };
 
-// Of this rank; names are sorted.
+// The result on this rank; names are sorted.
 struct LoadReport {
   std::vector<std::string> loaded;   // parameters and buffers
   std::vector<std::string> missing;  // parameters that are not among the tensors, as may_be_missing allows
   std::vector<std::string> unused;   // tensors that the mapper does not take, for any output
-  BytesRead bytes;                   // of files; what functions of the mapper take is not counted
+  BytesRead bytes;                   // of files; inputs of the mapper's functions are not counted
 };
 
-// Local. Every parameter gets its part, in the dtype and on the device that it has; outputs of the mapper that are
-// persistent buffers fill these, and other outputs (those of another pipeline stage) are not read. Groups with
-// functions are in memory one at a time; all others are copied from the file to where they belong.
-// Throws StateError before any value changes: as source_groups() does, for parameters that the mapper does not make,
-// and for shapes that differ. Throws IoError if a file cannot be read; some values have changed then.
+// Local. Fills each parameter with its part, in the parameter's dtype and on its device, and each persistent buffer
+// that the mapper outputs. Other outputs (those of another pipeline stage) are not read. Groups with functions are held
+// in memory one at a time; all others are copied from the file directly to their target. Throws StateError before any
+// value changes: as source_groups() does, for parameters that the mapper does not make, and for shapes that differ.
+// Throws IoError if a file cannot be read; some values have changed then.
 LoadReport load_model_state(Module& module, const StateMapper& mapper, const NamedTensors& tensors,
                             const LoadOptions& options = {});
 

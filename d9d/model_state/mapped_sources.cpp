@@ -40,7 +40,7 @@ SourceGroup mapped(const StateMapper& mapper, std::map<std::string, TensorSource
   }
 }
 
-// The values of a group that is computed as a whole, until each was read once.
+// Keeps the values of a group that is computed as a whole, until each has been read once.
 class ComputedGroup {
  public:
   explicit ComputedGroup(const SourceGroup& group) : group_(group) {}

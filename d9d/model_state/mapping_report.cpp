@@ -47,7 +47,7 @@ std::string without_numbers(const std::string& name) {
   return result;
 }
 
-// Texts that are equal but for numbers, in the order of the first of each.
+// A set of texts that differ only in numbers.
 struct Alike {
   std::string key;   // the text without numbers
   std::string text;  // of the first

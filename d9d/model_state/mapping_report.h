@@ -1,4 +1,4 @@
-// What a mapper would do to the tensors of a folder: a dry run. Headers are read, data is not.
+// A dry run of a mapper on the tensors of a folder. Reads headers but no data.
 //
 // Example
 //   const HuggingFaceDirectory directory("published");
@@ -26,16 +26,16 @@ struct MappingReport {
     std::vector<TensorSource> outputs;  // described only
     bool has_function = false;          // it is in memory as a whole
   };
-  std::vector<Group> groups;          // of which all inputs are there
-  std::vector<TensorSource> unused;   // tensors that the mapper does not take
-  std::vector<std::string> missing;   // inputs that are not there; sorted
-  std::vector<std::string> not_made;  // outputs of their groups; sorted
+  std::vector<Group> groups;          // groups whose inputs all exist
+  std::vector<TensorSource> unused;   // tensors that are no input of the mapper
+  std::vector<std::string> missing;   // inputs that do not exist; sorted
+  std::vector<std::string> not_made;  // outputs of groups with missing inputs; sorted
 };
 
 // Local. Throws StateError for shapes and dtypes that do not fit, as source_groups() does.
 [[nodiscard]] MappingReport report_mapping(const StateMapper& mapper, const NamedTensors& tensors);
 
-// Groups, and tensors in a group, that differ in numbers of their names alone are one line with * for a number.
+// Groups, and tensors in a group, whose names differ only in numbers share one line with * for a number.
 [[nodiscard]] std::string text_of(const MappingReport& report);
 
 }  // namespace d9d

@@ -27,11 +27,11 @@ struct StoredPart {
 
 struct TensorSource {
   std::string name;
-  at::ScalarType dtype;  // Undefined: of a file, one that this library does not know; read() throws
+  at::ScalarType dtype;  // Undefined: a dtype of a file that this library does not know; read() throws
   std::vector<std::int64_t> shape;
   std::function<at::Tensor()> read;     // each call returns a tensor of this dtype and shape, which may alias others
   std::string origin = "memory";        // for messages: the file that holds it
-  std::vector<StoredPart> stored = {};  // where it is in files, so that boxes of it can be read; empty: nowhere
+  std::vector<StoredPart> stored = {};  // its parts in files, from which boxes can be read; empty: not in files
 };
 
 // A source over an existing tensor; shares its storage.
@@ -40,7 +40,7 @@ struct TensorSource {
 // Number of bytes of the tensor in contiguous form; 0 if its dtype is unknown.
 [[nodiscard]] std::int64_t num_bytes(const TensorSource& source);
 
-// What fills `into`, of the box's shape, with a box of a tensor that is stored in files.
+// The reads that fill `into`, of the box's shape, with a box of a tensor that is stored in files.
 [[nodiscard]] std::vector<BoxRead> reads_of(const TensorSource& source, const LocalBox& box, const at::Tensor& into);
 
 // Reads the tensor, and throws StateError with its name unless dtype and shape are as described.

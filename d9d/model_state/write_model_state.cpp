@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using State = std::map<std::string, DTensor>;
 
-// A tensor as all ranks know it: its description, and who sends which box of it.
+// A tensor as all ranks know it: its description, and which rank sends which box of it.
 struct KnownTensor {
   StateSpec spec;
   std::vector<LocalBox> boxes;
@@ -33,7 +33,7 @@ struct KnownTensor {
 };
 using KnownState = std::map<std::string, KnownTensor>;
 
-// What one rank says of its part of the state.
+// The description that a rank sends of its part of the state.
 json description_of(const State& state) {
   json all = json::object();
   for (const auto& [name, tensor] : state) {
@@ -48,7 +48,7 @@ json description_of(const State& state) {
   return all;
 }
 
-// Each element is sent by one rank: the first that holds its box.
+// Merges the descriptions of all ranks. Each element is sent by the first rank that holds its box.
 KnownState known_state(const std::vector<json>& descriptions) {
   KnownState known;
   for (std::size_t rank = 0; rank < descriptions.size(); ++rank) {
@@ -81,7 +81,7 @@ KnownState known_state(const std::vector<json>& descriptions) {
   return known;
 }
 
-// What is written, the same on all ranks.
+// The export's groups and shards, the same on all ranks.
 struct Plan {
   std::vector<MappedGroup> groups;
   std::vector<ExportShard> shards;
@@ -110,7 +110,7 @@ Plan plan_of(const StateMapper& mapper, const KnownState& state, std::int64_t ma
   return plan;
 }
 
-// The elements of inputs that a unit takes.
+// Elements of an input that a unit needs.
 struct Wanted {
   std::string input;
   LocalBox box;
@@ -136,7 +136,7 @@ class Exchange {
   Exchange(const Plan& plan, const State& own, const KnownState& state, const DeviceMesh& job)
       : plan_(plan), own_(own), state_(state), job_(job) {}
 
-  // Adds what `unit` takes, which rank `writer` of the job will write. The same calls on all ranks.
+  // Adds the elements that `unit` needs, for rank `writer` of the job, which writes it. All ranks make the same calls.
   void add(const ExportUnit& unit, std::int64_t writer) {
     for (const Wanted& wanted : wanted_of(unit, plan_.group_of(unit), state_)) {
       const KnownTensor& tensor = state_.at(wanted.input);
@@ -150,7 +150,8 @@ class Exchange {
     }
   }
 
-  // Collective with the ranks that have parts. The elements that each unit of this rank takes, in its order.
+  // Collective over the ranks that send or receive. Returns the elements that each unit of this rank needs, in the
+  // order of add().
   std::vector<at::Tensor> finish() {
     if (!messages_.empty()) job_.communicator()->exchange(messages_).wait();
     job_.throw_if_failed();
@@ -196,11 +197,11 @@ class Exchange {
   const KnownState& state_;
   const DeviceMesh& job_;
   std::vector<PointToPoint> messages_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> received_;  // where it belongs, and what arrived
+  std::vector<std::pair<at::Tensor, at::Tensor>> received_;  // target, and the received values
   std::vector<at::Tensor> arrived_;
 };
 
-// The outputs of a unit from the elements that it takes.
+// The outputs of a unit, from the elements that it received.
 std::map<std::string, at::Tensor> outputs_of(const ExportUnit& unit, const MappedGroup& group,
                                              const std::vector<at::Tensor>& arrived) {
   std::map<std::string, at::Tensor> outputs;
@@ -216,7 +217,8 @@ std::map<std::string, at::Tensor> outputs_of(const ExportUnit& unit, const Mappe
   return {{unit.outputs[0], assembled(output, [&](const TensorPart&) { return arrived[next++]; })}};
 }
 
-// A shard that this rank writes. After an error it only receives: the others still send.
+// A shard that this rank writes. After an error the rank writes nothing more but still receives, because the others
+// send.
 class ShardFile {
  public:
   ShardFile(const fs::path& path, const Plan& plan, const ExportShard& shard) : plan_(plan) {
@@ -291,7 +293,7 @@ std::vector<std::string> write_model_state(const fs::path& folder, const StateMa
   const KnownState known = known_state(all_gather_object(description, job));
   const Plan plan = plan_of(mapper, known, options.max_shard_bytes);
 
-  std::optional<HuggingFaceExport> target;  // of the first rank
+  std::optional<HuggingFaceExport> target;  // on the first rank
   json staging;
   on_first_rank(job, [&] {
     target.emplace(folder, options.files);

@@ -27,15 +27,15 @@ struct WriteOptions {
   std::map<std::string, std::string> files = {};         // text files beside the weights, by name: config.json, ...
 };
 
-// Collective over `job`. `state`: what this rank holds of each tensor; a tensor need not be on all ranks (pipeline
-// stages). The outputs, in the order of the mapper's groups, fill model.safetensors, or if they are more than one shard
-// has room for, model-00001-of-00003.safetensors, ..., and their index. Shards are shared out among the ranks: the
-// writer of a shard gets the elements that it needs from ranks that hold them, one output at a time, or one group at a
-// time where it has functions.
-// The folder appears completely or not at all, and replaces an earlier export; one that holds other files is refused
-// (check_huggingface_target). Returns tensors of the state that no group takes. Throws on all ranks: StateError for
-// inputs that no rank has and for shapes and dtypes that do not fit, before anything is written; IoError with rank and
-// reason if a file cannot be written; ConfigError for tensors that are sums still to be made (Partial).
+// Collective over `job`. `state`: this rank's part of each tensor; a tensor need not be on all ranks (pipeline stages).
+// The outputs, in the order of the mapper's groups, fill model.safetensors, or, if one shard has no room for them,
+// model-00001-of-00003.safetensors, ..., and their index. Shards are distributed among the ranks: the writer of a shard
+// receives the elements that it needs from ranks that hold them, one output at a time, or one group at a time if the
+// group has functions. The folder appears completely or not at all, and replaces an earlier export; a folder that holds
+// other files is an error (check_huggingface_target). Returns tensors of the state that are no input of any group.
+// Throws on all ranks: StateError for inputs that no rank has and for shapes and dtypes that do not fit, before
+// anything is written; IoError with rank and reason if a file cannot be written; ConfigError for tensors that are
+// partial sums (Partial).
 std::vector<std::string> write_model_state(const std::filesystem::path& folder, const StateMapper& mapper,
                                            const std::map<std::string, DTensor>& state, const DeviceMesh& job,
                                            const WriteOptions& options = {});

@@ -18,16 +18,16 @@
 
 namespace d9d {
 
-// Whether the folder has every parameter of the module by its present name, or a head's by that of 0.16.
+// Whether the folder has every parameter of the module under its present name, or, for a head, under its name of 0.16.
 [[nodiscard]] bool has_own_names(const Module& module, const std::vector<std::string>& names_in_folder,
                                  const std::string& head_prefix = "head.");
 
-// Takes every parameter of the module by its name, or where the folder has a head's name of 0.16 and not the present
-// one, by that. `head_prefix`: of the head in present names.
+// Takes every parameter of the module under its present name, or, for a head whose present name the folder lacks, under
+// its name of 0.16. `head_prefix`: the head's prefix in present names.
 [[nodiscard]] StateMapper own_names(const Module& module, const std::vector<std::string>& names_in_folder,
                                     const std::string& head_prefix = "head.");
 
-// A head's name of 0.16 as it is now; any other name as it is.
+// Converts a head's name of 0.16 to its present name; returns any other name unchanged.
 [[nodiscard]] std::string present_name(const std::string& name, const std::string& head_prefix = "head.");
 
 }  // namespace d9d

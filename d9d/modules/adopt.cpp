@@ -133,7 +133,7 @@ AdoptedModule::BuffersOfFirstRun::BuffersOfFirstRun(const AdoptedModule& module)
   for (std::size_t i = 0; i < values.size(); ++i) {
     const at::Tensor& buffer = buffers[i].second->local;
     replaced_.push_back({.buffer = buffer, .values = buffer.tensor_data()});
-    // No operator, so that the tensor's version stays too.
+    // Does not use an operator, so that the tensor's version does not change either.
     buffer.unsafeGetTensorImpl()->shallow_copy_from(values[i].clone().getIntrusivePtr());
   }
 }

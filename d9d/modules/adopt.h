@@ -17,9 +17,9 @@
 //
 // Parameters are those of torch::nn with its names, and the torch::nn module computes with them: changes by an
 // optimiser, a checkpoint or to(dtype) affect both. A forward that draws random numbers itself (dropout) is refused,
-// because the numbers would depend on what else ran. Use d9d::Dropout beside it. Buffers that forward writes
-// (BatchNorm) are written once, also under activation checkpointing, and are those of the first data-parallel rank
-// after each step: broadcast_buffers().
+// because the numbers would depend on earlier draws of the process. Use d9d::Dropout beside it. Buffers that forward
+// writes (BatchNorm) are written once, also under activation checkpointing, and after each step all ranks have those of
+// the first data-parallel rank: broadcast_buffers().
 #pragma once
 
 #include <functional>
@@ -60,8 +60,8 @@ class AdoptedModule : public AdoptedTensors {
 
   void check_drew_nothing(const OperatorWatch& watch) const;
 
-  // While it lives in a recomputation, the torch::nn module has copies of its buffers as the first run found them, so
-  // that it computes the same again and its buffers stay as they are.
+  // While it lives in a recomputation, the torch::nn module uses copies of its buffers with their values before the
+  // first run, so that it computes the same again and its own buffers do not change.
   class BuffersOfFirstRun {
    public:
     explicit BuffersOfFirstRun(const AdoptedModule& module);
@@ -113,9 +113,10 @@ class Adopted : public detail::AdoptedModule {
   }
 };
 
-// Local. At the end of each step, adopted modules below `model` get the buffers of the first of `ranks`, which compute
-// on other data: running statistics, as torch.nn.parallel.DistributedDataParallel has them. replicate_over_data() and
-// shard_over_data() call it. Ranks keep different buffers without it, and no checkpoint is made of them.
+// Local. From now on, at the end of each step, adopted modules below `model` get the buffers of the first of `ranks`,
+// such as running statistics, as with torch.nn.parallel.DistributedDataParallel. `ranks` compute on different data.
+// replicate_over_data() and shard_over_data() call it. Without it ranks keep different buffers, of which no checkpoint
+// can be made.
 void broadcast_buffers(Module& model, const DeviceMesh& ranks);
 
 // make() returns a new std::shared_ptr<Impl> or a new holder in each call.
@@ -131,7 +132,7 @@ requires(!detail::PointsToModule<Make>) [[nodiscard]] ModulePtr<Adopted<detail::
   });
 }
 
-// The mistake of passing a module instead of a function that makes it, as one compile error.
+// Turns the mistake of passing a module instead of a function that makes it into one compile error.
 template <detail::PointsToModule Made>
 ModulePtr<Adopted<std::remove_reference_t<decltype(*std::declval<Made&>())>>> adopt(const Made&) {
   static_assert(sizeof(Made) == 0,

@@ -56,7 +56,7 @@ class NonFiniteHook final : public ModuleHook {
 
  private:
   std::string name_;
-  bool had_finite_inputs_ = true;  // of the call that runs; one that is nested in it has overwritten this
+  bool had_finite_inputs_ = true;  // of the current call; a nested call overwrites it
 };
 
 }  // namespace

@@ -10,9 +10,9 @@
 namespace d9d {
 
 // Local. From now on each call of a module below through its ModulePtr throws StateError if its output has NaN or
-// infinity, and backward if the gradient of its output has. The module that ends first is named: the innermost one,
-// with those of its parameters that are not finite. Waits for the device at every module; blocks compute each module
-// on its own, where they would otherwise compute several together.
+// infinity, and backward if the gradient of its output has. The error names the module that ends first, which is the
+// innermost one, and those of its parameters that are not finite. Waits for the device at every module; blocks that
+// would otherwise compute several modules together compute each on its own.
 void detect_non_finite(Module& module);
 
 }  // namespace d9d

@@ -1,6 +1,6 @@
-// Which parameters are trained is settled while a job is built: what reads it then (FSDP, sums of gradients, the
-// optimiser) does not look again. A parameter that is frozen or thawed later would go on moving by its momentum, or get
-// gradients that nothing sums, clears or applies.
+// Which parameters are trained is fixed while a job is built: FSDP, gradient reduction and the optimiser read it then
+// and never again. A parameter that is frozen or thawed later would continue to move by its momentum, or get gradients
+// that nothing sums, clears or applies.
 //
 // Example
 //   const FreezeGuard guard(module->named_parameters());
@@ -16,7 +16,7 @@
 
 namespace d9d {
 
-// StateError unless the parameter requires a gradient if and only if it did: requires_grad.
+// Throws StateError unless the parameter's requires_grad equals `requires_grad`, its value when the job was built.
 void check_requires_grad(const std::string& name, const Parameter& parameter, bool requires_grad);
 
 class FreezeGuard {

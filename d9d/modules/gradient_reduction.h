@@ -33,13 +33,13 @@ class GradientReduction {
 
   // Local. Called before the forward of a microbatch that will have a backward.
   virtual void begin_microbatch(bool is_last) = 0;
-  // Collective. Called after the backward: reduces everything that is still due for this microbatch, in the same order
-  // on all ranks.
+  // Collective. Called after the backward: performs all outstanding reductions of this microbatch, in the same order on
+  // all ranks.
   virtual void end_microbatch() = 0;
   // A pipeline stage runs forwards of other microbatches between a microbatch's forward and its backward. It calls the
   // following instead of the two above, around forward and around backward; one pass runs at a time. A split backward
-  // is two passes: gradients arrive in the second, and the first may only write to their places. is_last: the pass is
-  // the stage's last of the step, whichever microbatch it is of, and no first half.
+  // is two passes: gradients are complete in the second, and the first may only write to their places. is_last: the
+  // pass is the stage's last of the step, of whichever microbatch, and not a first half.
   virtual void begin_forward_pass(std::int64_t /*microbatch*/) {}
   virtual void end_forward_pass(std::int64_t /*microbatch*/) {}
   virtual void begin_backward_pass(std::int64_t /*microbatch*/, BackwardPart /*part*/, bool is_last) {

@@ -10,8 +10,8 @@
 namespace d9d {
 namespace {
 
-// Rounds parameters that FSDP does not shard; FSDP rounds its own before it gathers them. Sums no gradients, but learns
-// where steps begin and end as the reductions do.
+// Rounds parameters that FSDP does not shard; FSDP rounds its own before it gathers them. It sums no gradients; it is a
+// GradientReduction in order to be called where steps begin and end.
 class MasterWeights final : public GradientReduction {
  public:
   void set_parameters(const Module& model) {

@@ -1,5 +1,5 @@
-// Mixed precision: trained parameters are kept, updated and saved in a wide dtype (master weights) and computed with in
-// a narrow one, to which they are rounded once a step.
+// Mixed precision: trained parameters are stored, updated and saved in a wide dtype (master weights). Layers compute
+// with copies in a narrow dtype, which are rounded once a step.
 //
 // Example
 //   auto model = make_module<MyModel>(config);
@@ -7,8 +7,9 @@
 //   keep_parameters_in(model.shared(), at::kFloat);   // the optimiser updates float32
 //   ...                                            // parallelise, materialize, train
 //
-// Gradients arrive in the narrow dtype and are summed over microbatches and ranks in GradientManagerConfig::grad_dtype
-// (float32 by default). Under FSDP each rank keeps a wide slice and a narrow one, and the narrow ones are gathered.
+// Gradients are computed in the narrow dtype and are summed over microbatches and ranks in
+// GradientManagerConfig::grad_dtype (float32 by default). Under FSDP each rank keeps a wide slice and a narrow one, and
+// the narrow ones are gathered.
 #pragma once
 
 #include <memory>

@@ -78,7 +78,7 @@ struct RandomMicrobatch {
 struct RandomClock {
   std::uint64_t base_seed = 0;
   RandomMicrobatch microbatch = {};  // replaced for each microbatch, which resets the number of draws
-  bool is_captured = false;          // a graph is captured, which would freeze the numbers: asking for the clock throws
+  bool is_captured = false;          // a graph is captured, which would freeze the numbers: reading the clock throws
   std::int64_t num_ranks = 1;        // number of ranks that work on one microbatch together
 };
 using RandomClockPtr = std::shared_ptr<RandomClock>;
@@ -120,7 +120,8 @@ class Module {
   void eval() { train(false); }
   [[nodiscard]] bool is_training() const { return is_training_; }
   // Whether the backward of the next forward runs right after it, as without pipelines. Otherwise other microbatches
-  // run in between, and what forward computes for backward, such as a head's gradients, is better computed there.
+  // run in between, and values that forward could compute for backward, such as a head's gradients, are better computed
+  // in backward.
   void set_backward_follows(bool follows);  // of this module and all below
   [[nodiscard]] bool backward_follows() const { return backward_follows_; }
   void set_requires_grad(bool requires_grad);  // of all parameters below
@@ -136,8 +137,8 @@ class Module {
   // Whether a call runs forward() and nothing else. A block may then compute this module's result together with others.
   [[nodiscard]] bool is_plain() const { return hooks_.empty() && !checkpoints_activations_; }
 
-  // Collective, on all ranks alike. Called after each optimiser step, for this module and all below: updates load
-  // balancing and counters. After a skipped step no state of the model changes.
+  // Collective over all ranks. Called after each optimiser step, for this module and all below: updates load balancing
+  // and counters. After a skipped step no state of the model changes.
   void finish_step(StepOutcome outcome);
   // Collective, like finish_step, and to be called before it. Returns tensors about the step, for logging. Names are
   // "<dotted path>/<name>"; a tensor of several elements holds counts.
@@ -155,7 +156,7 @@ class Module {
   // Names must be new in this module, not empty and without dots (ConfigError).
   ParameterPtr register_parameter(const std::string& name, ParameterSpec spec);
   ParameterPtr register_parameter(const std::string& name, ParameterPtr shared);  // tied to another module's
-  // The mistake of registering values, as one compile error.
+  // Turns the mistake of registering values into one compile error.
   template <class Values>
   requires std::convertible_to<const Values&, at::Tensor> ParameterPtr register_parameter(const std::string&,
                                                                                           const Values&) {
@@ -174,10 +175,11 @@ class Module {
   ModulePtr<T> register_module(const std::string& name, Args&&... args) {
     return register_module(name, make_module<T>(std::forward<Args>(args)...));
   }
-  // A child whose parameters, buffers and children have the names here that they have there: pipeline stages. A name of
-  // a buffer that two of them use (of a table that each has) stands for both; one of a parameter, for the first's.
+  // Registers a child whose parameters, buffers and children keep their own names here, such as a pipeline stage. If
+  // two such children have a buffer of the same name (a table that each has), the name stands for both; a parameter's
+  // name stands for that of the first child.
   void register_unnamed(std::shared_ptr<Module> child);
-  // The mistake of registering something else, as one compile error.
+  // Turns the mistake of registering something else into one compile error.
   template <class Child>
   detail::NoModule register_module(const std::string&, const Child&) {
     static_assert(sizeof(Child) == 0,

@@ -15,9 +15,9 @@ namespace d9d {
 
 namespace detail {
 
-// In a catch block.
+// Called in a catch block: adds the module's name to the exception.
 void name_module_of_error(const Module& module);
-// In a checkpointed body, which is to use the module.
+// Called in a checkpointed body before it uses the module: notes its buffers (note_state).
 void note_buffers(const Module& module);
 
 template <class Tree>
@@ -48,8 +48,8 @@ class ModulePtr {
   [[nodiscard]] const std::shared_ptr<T>& shared() const { return module_; }
   explicit operator bool() const { return module_ != nullptr; }
 
-  // Tensors may stand anywhere in the arguments and the result (core/tree).
-  // An error of forward or of a hook names the innermost module that was called so.
+  // Tensors may stand anywhere in the arguments and the result (core/tree). An error of forward or of a hook names the
+  // innermost module that was called in this way.
   template <class Self = T, class... Args>
   requires requires(Self& self, const Args&... args) { self.forward(args...); }
   auto operator()(const Args&... args) const -> decltype(std::declval<Self&>().forward(args...)) {

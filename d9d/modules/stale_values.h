@@ -1,6 +1,7 @@
-// Whether a forward outside of a step writes what it computes with from what is stored: copies of tied parameters,
-// parameters in the dtype of the computation. The program may have changed what is stored, and the graph of an earlier
-// forward may still need the values: autograd refuses its backward after any write, also of equal values.
+// Decides whether a forward outside of a step must refresh the values it computes with (copies of tied parameters,
+// parameters in the compute dtype) from the stored values. The program may have changed the stored values, so copying
+// may be needed; but the graph of an earlier forward may still need the old values, and autograd refuses its backward
+// after any write, even of equal values.
 //
 // Example
 //   if (is_stale(parameter->local(), parameter->stored())) update_local({parameter});
@@ -10,8 +11,8 @@
 
 namespace d9d {
 
-// Local. Whether target.copy_(values) changes target. Without recording of gradients, where no comparison is to cost
-// time, always. Otherwise waits for the device.
+// Local. Whether target.copy_(values) would change target. Without grad mode it always returns true, to save the time
+// of a comparison; otherwise it waits for the device.
 [[nodiscard]] bool is_stale(const at::Tensor& target, const at::Tensor& values);
 
 }  // namespace d9d

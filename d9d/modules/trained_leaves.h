@@ -1,4 +1,4 @@
-// The leaves of a module that backward gives gradients: those that a pipeline's I may leave to W.
+// The leaves of a module that get gradients in backward: those whose gradients the I of a pipeline may defer to W.
 //
 // Example
 //   DeferredGradients deferred(trained_leaves(*stage));

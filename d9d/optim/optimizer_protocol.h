@@ -1,4 +1,5 @@
-// What the trainer requires of an optimiser. Any class with these members can be used; there is no base class.
+// The members that the trainer requires of an optimiser. Any class with these members can be used; there is no base
+// class.
 //
 // Example
 //   class SignDescent {                                   // a user's own optimiser
@@ -27,7 +28,7 @@ namespace d9d {
 struct NamedParameter {
   std::string name;
   at::Tensor tensor;      // what this rank keeps, possibly empty; one-dimensional where parameters are sharded by FSDP
-  ElementRows rows = {};  // which elements of the whole parameter these are: for random numbers of elements
+  ElementRows rows = {};  // the positions of these elements in the whole parameter, for random numbers of elements
   std::vector<std::int64_t> global_shape = {};  // of the whole parameter
   DeviceMesh mesh = {};                         // that it lies on, and how
   Placements placements = {};
@@ -43,8 +44,8 @@ struct NamedParameter {
 // step             updates parameters from their .grad() at the given learning rate; parameters without a gradient do
 //                  not change, and gradients are not modified.
 // state_dict       aliases of all state, complete after construction, so that a checkpoint is read into them, on any
-//                  mesh: NamedParameter::laid_out() for what has an element for each element of a parameter,
-//                  whole_dtensor() for what is the same on all ranks, such as a count of steps.
+//                  mesh: NamedParameter::laid_out() for state with an element for each element of a parameter,
+//                  whole_dtensor() for state that is the same on all ranks, such as a count of steps.
 template <class T>
 concept HasLearningRate = requires(const T& optimizer) {
   { optimizer.learning_rate() } -> std::convertible_to<double>;

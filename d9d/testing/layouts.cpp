@@ -24,7 +24,7 @@ Trained train_on(const DeviceMeshParameters& mesh, const std::function<Trained(c
   return result;
 }
 
-// Empty, or what is different.
+// Describes the difference; empty if there is none.
 std::string difference(const at::Tensor& actual, const at::Tensor& expected, double tolerance) {
   if (actual.sizes() != expected.sizes()) return cat("shape ", actual.sizes(), ", on one rank ", expected.sizes());
   if (actual.numel() == 0) return "";

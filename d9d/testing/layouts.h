@@ -1,5 +1,5 @@
-// Whether a training program gives the same numbers on any layout: trains it on one rank and on a mesh whose ranks are
-// threads, and compares.
+// Tests whether a training program gives the same numbers on any layout: trains it on one rank and on a mesh whose
+// ranks are threads, and compares.
 //
 // Example
 //   const auto train = [](const d9d::DistContext& context) {
@@ -21,21 +21,21 @@
 
 namespace d9d::testing {
 
-// What training leaves behind. The main process's counts; the others' is not compared.
+// The result of training. Only that of the main process is compared.
 struct Trained {
   std::vector<double> losses = {};                    // of each step
   std::map<std::string, at::Tensor> parameters = {};  // whole, after the last step
 };
 
 struct LayoutOptions {
-  // Of the largest difference, relative to the largest absolute value of a tensor. The default is for float64, in
-  // which a wrong term shows and rounding does not.
+  // Bound on the largest difference, relative to the largest absolute value of a tensor. The default is for float64,
+  // where it exceeds rounding errors but not the effect of a wrong term.
   double tolerance = 1e-9;
   RankOptions ranks = {};
 };
 
-// `train` is called on each rank; it builds the job with the context's layout, and reads the same samples of each step
-// in all. Returns one line for each difference: "" if there is none.
+// `train` is called on each rank; it builds the job with the context's layout, and reads the same samples in each step
+// of all runs. Returns one line for each difference: "" if there is none.
 [[nodiscard]] std::string layout_difference(const DeviceMeshParameters& mesh,
                                             const std::function<Trained(const DistContext&)>& train,
                                             const LayoutOptions& options = {});

@@ -22,7 +22,7 @@ namespace d9d::testing {
 
 // How the ranks communicate.
 enum class RankBackend : std::uint8_t {
-  kThreads,  // through shared memory; names the rank that called another operation than the others
+  kThreads,  // through shared memory; reports the rank that called a different operation than the others
   kGloo,     // through sockets, as processes on CPUs do
 };
 
@@ -33,7 +33,7 @@ struct RankOptions {
 
 void run_ranks(const DeviceMeshParameters& mesh, const std::function<void(const DistContext&)>& body,
                const RankOptions& options = {});
-// Without a mesh.
+// The same without a mesh.
 void run_ranks(std::int64_t num_ranks, const std::function<void(World&)>& body, const RankOptions& options = {});
 
 }  // namespace d9d::testing

@@ -33,7 +33,7 @@ void check_text(std::string_view text) {
             "[tokenizer] expected a text of less than 4 GiB, got ", text.size(), " bytes. Cut it.");
   const auto invalid = invalid_utf8_at(text);
   D9D_CHECK(!invalid, ConfigError, "[tokenizer] expected UTF-8, got an invalid byte at position ", *invalid,
-            " of a text of ", text.size(), " bytes. Mend the text, or replace what is invalid (replace_invalid_utf8).");
+            " of a text of ", text.size(), " bytes. Fix the text, or replace what is invalid (replace_invalid_utf8).");
 }
 
 }  // namespace

@@ -45,7 +45,8 @@ void keep_as_previous(const std::filesystem::path& path) {
   check(error, "rename", path);
 }
 
-// Two jobs in one file would mix their lines. null: what is no file (a pipe) is not locked.
+// Two jobs in one file would mix their lines. null for a path that is not a regular file, such as a pipe, which is not
+// locked.
 std::unique_ptr<FolderLock> lock_of(const std::filesystem::path& path) {
   std::error_code error;
   if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) return nullptr;

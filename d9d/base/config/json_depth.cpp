@@ -11,7 +11,7 @@ std::int64_t json_depth(std::string_view text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '"') is_in_string = !is_in_string;
     if (is_in_string) {
-      if (text[i] == '\\') ++i;  // what follows ends no string
+      if (text[i] == '\\') ++i;  // an escaped character does not end the string
     } else if (text[i] == '{' || text[i] == '[') {
       deepest = std::max(deepest, ++depth);
     } else if (text[i] == '}' || text[i] == ']') {

@@ -1,5 +1,5 @@
-// How deeply values of a JSON text are nested. Deeper ones overflow the stack where nlohmann's library copies or prints
-// them, so whoever reads files from elsewhere looks before it parses.
+// How deeply values of a JSON text are nested. Very deep values overflow the stack when nlohmann's library copies or
+// prints them, so code that reads foreign files checks the depth before it parses.
 //
 // Example
 //   D9D_CHECK(json_depth(text) <= kMaxJsonDepth, IoError, ...);
@@ -12,7 +12,7 @@ namespace d9d {
 
 inline constexpr std::int64_t kMaxJsonDepth = 64;
 
-// How many objects and lists are open at the innermost place; of what is no JSON, some number.
+// The number of objects and lists that are open at the innermost place; an arbitrary number for text that is not JSON.
 [[nodiscard]] std::int64_t json_depth(std::string_view text);
 
 }  // namespace d9d

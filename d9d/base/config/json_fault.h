@@ -1,4 +1,4 @@
-// What nlohmann's parser says of a text that is no JSON, without its own prefix.
+// The error text of nlohmann's parser for a text that is not JSON, without its prefix.
 //
 // Example
 //   catch (const nlohmann::json::exception& error) { fault = json_fault(error); }   // "unexpected '}'; expected ..."

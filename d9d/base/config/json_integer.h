@@ -1,4 +1,4 @@
-// Whole numbers of JSON files from elsewhere. `get<std::int64_t>` of nlohmann's library cuts 2.5 to 2, and has
+// Whole numbers of JSON files from elsewhere. `get<std::int64_t>` of nlohmann's library truncates 2.5 to 2, and has
 // undefined behaviour for 1e30.
 //
 // Example
@@ -14,7 +14,7 @@
 namespace d9d {
 
 // The integer that `value`, of either kind of nlohmann's JSON, holds. Throws nlohmann::json::type_error, as that
-// library's conversions do, for what is no integer of 64 bits.
+// library's conversions do, unless it is an integer of 64 bits.
 template <typename AnyJson>
 [[nodiscard]] std::int64_t json_integer(const AnyJson& value) {
   constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());

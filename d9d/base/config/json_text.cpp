@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kMaxExcerpt = 80;
 
-// Observes a parse: of two equal keys nlohmann's parser silently keeps the last.
+// Observes a parse to find repeated keys, of which nlohmann's parser silently keeps the last.
 class StructureCheck {
  public:
   explicit StructureCheck(const std::string& source) : source_(source) {}
@@ -86,9 +86,10 @@ Json parse_json_text(std::string_view text, const std::string& source) {
     });
   } catch (const Json::parse_error& error) {
     throw ConfigError(cat(ConfigPath{.source = source}, line_and_column(text, error.byte), ": expected JSON, got ",
-                          json_fault(error), ". Mend the syntax."));
+                          json_fault(error), ". Correct the syntax."));
   } catch (const Json::exception& error) {
-    throw ConfigError(cat(ConfigPath{.source = source}, "expected JSON, got ", json_fault(error), ". Mend the value."));
+    throw ConfigError(
+        cat(ConfigPath{.source = source}, "expected JSON, got ", json_fault(error), ". Correct the value."));
   }
 }
 

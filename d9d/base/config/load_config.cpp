@@ -8,7 +8,7 @@ namespace d9d {
 
 namespace {
 
-// Whether an argument with '=' is a path for all that: that of a file, or in a folder. Keys have no '/'.
+// Whether an argument with '=' is nevertheless a path: of an existing file, or with a folder. Keys have no '/'.
 bool is_path(const std::string& argument) {
   std::error_code error;
   return argument.substr(0, argument.find('=')).find('/') != std::string::npos ||

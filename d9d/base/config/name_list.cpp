@@ -33,7 +33,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 std::string_view nearest_name(std::string_view name, std::span<const std::string_view> known) {
   std::string_view nearest;
   if (name.size() > kMaxLength) return nearest;
-  // A third of the letters may differ. Words of three letters are too near to each other ("gpu" is no misspelt "cpu").
+  // A third of the letters may differ. Words of three letters are too similar to each other ("gpu" is not a misspelt
+  // "cpu").
   const bool is_short = name.size() <= 3;
   std::size_t least = std::max<std::size_t>(1, name.size() / 3) + 1;
   for (const std::string_view candidate : known) {

@@ -11,8 +11,8 @@
 
 namespace d9d {
 
-// `assignment` is key.path=value. The value is parsed as JSON; if it is not JSON it is taken as a string. Missing keys
-// are created; parsing later checks whether they are known. Throws UsageError if `assignment` does not have this form,
+// `assignment` is key.path=value. The value is parsed as JSON; if it is not JSON, it is a string. Missing keys are
+// created; parsing later checks whether they are known. Throws UsageError if `assignment` does not have this form,
 // ConfigError if the path leads through a value that has no such keys.
 void apply_override(Json& config, std::string_view assignment);
 

@@ -6,7 +6,6 @@
 //   file.close();
 // Every failure throws IoError with the path and the system's reason (no space left on device, permission denied, ...).
 // Local, blocking; each object may be used by one thread only.
-// Local, blocking; one thread an object.
 #pragma once
 
 #include <filesystem>

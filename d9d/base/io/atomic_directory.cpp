@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Where the folder is: without links, dots and slashes at its end.
+// The real path of the folder, without links, dots and trailing slashes.
 fs::path place_of(const fs::path& path) {
   std::error_code error;
   fs::path place = fs::canonical(path, error);
@@ -28,7 +28,7 @@ fs::path place_of(const fs::path& path) {
   return place;
 }
 
-// Such a folder cannot be renamed, nor another to its name.
+// A mount point cannot be renamed, and no folder can be renamed to its name.
 bool is_mount_point(const fs::path& path) {
   struct statx status = {};
   if (::statx(AT_FDCWD, path.c_str(), 0, STATX_BASIC_STATS, &status) != 0) return false;
@@ -40,7 +40,7 @@ bool has_entries(const fs::path& path) {
   return fs::exists(path, error) && !(fs::is_directory(path, error) && fs::is_empty(path, error));
 }
 
-constexpr std::string_view kReplaced = ".replaced";  // behind the staging folder's name: what had its final name
+constexpr std::string_view kReplaced = ".replaced";  // suffix for the folder that had the final name
 
 fs::path aside_of(const fs::path& staging) { return cat(staging.string(), kReplaced); }
 
@@ -50,7 +50,7 @@ int open_locked(const fs::path& folder) {
   return descriptor;
 }
 
-// Whether a process holds its lock: one of another container may have a number that this one does not see.
+// Whether a process holds the folder's lock. A process of another container may have an id that this one does not see.
 bool is_locked(const fs::path& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return false;

@@ -5,7 +5,7 @@
 //   d9d::write_file_atomically(directory.staging() / "config.json", text);
 //   directory.commit();                            // export/ now holds config.json
 //
-// If it is destroyed before commit(), it removes the staging folder. What a killed process leaves is removed by the
+// If it is destroyed before commit(), it removes the staging folder. Remains of a killed process are removed by the
 // next one on the same machine (clear_remains). Throws IoError with the path and the reason. Local, blocking; each
 // object may be used by one thread only.
 #pragma once
@@ -20,15 +20,15 @@ enum class ExistingDirectory {
   kReplace,  // moved aside, deleted after the rename; after a kill in between clear_remains() ends the commit
 };
 
-// Removes the staging folders that processes of this machine left for `path` when they were killed. Where one was
-// killed while it replaced the folder, the new one takes its place.
+// Removes the staging folders that killed processes of this machine left for `path`. If a process was killed while it
+// replaced the folder, its new folder is put in place.
 void clear_remains(const std::filesystem::path& path);
 
 class AtomicDirectory {
  public:
-  // After clear_remains(). The parent folder of `path` must exist. A link to a folder means that folder. IoError,
-  // beside what ExistingDirectory says, for what commit() could not replace: a file, a link that leads nowhere, a mount
-  // point.
+  // Calls clear_remains() first. The parent folder of `path` must exist. A link to a folder means that folder. Throws
+  // IoError as ExistingDirectory says, and if `path` is something that commit() could not replace: a file, a dangling
+  // link, a mount point.
   explicit AtomicDirectory(const std::filesystem::path& path, ExistingDirectory existing = ExistingDirectory::kRefuse);
   ~AtomicDirectory();
   AtomicDirectory(const AtomicDirectory&) = delete;
@@ -43,7 +43,7 @@ class AtomicDirectory {
  private:
   std::filesystem::path path_;
   std::filesystem::path staging_;  // empty once committed
-  int descriptor_ = -1;            // of staging_, which is locked while this process is at work
+  int descriptor_ = -1;            // of staging_, which is locked until this object is destroyed
   ExistingDirectory existing_;
 };
 

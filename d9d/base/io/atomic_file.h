@@ -29,7 +29,7 @@ class AtomicFile {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
-  // At a position, which does not move that of write(). Gaps that are never written hold zeros.
+  // Writes at a position, and does not move the position of write(). Gaps that are never written hold zeros.
   void write_at(std::int64_t position, std::span<const std::byte> bytes);
 
   // fsync, rename over `path` (an existing file is replaced), fsync the folder. Nothing may be written afterwards.

@@ -19,12 +19,12 @@ constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::max();
 struct GroupFiles {
   const char* limit;
   const char* used;
-  const char* cache_prefix;  // of the counters of page cache in memory.stat, with what the groups below have
+  const char* cache_prefix;  // of the counters of page cache in memory.stat, including child groups
 };
 constexpr GroupFiles kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_"};
 constexpr GroupFiles kVersion2 = {"memory.max", "memory.current", ""};
 
-// The number in a file that holds one; none for "max" and for a file that is not there.
+// The number in a file that holds one; none for "max" and for a missing file.
 std::optional<std::int64_t> number_in(const fs::path& path) {
   std::ifstream file(path);
   std::int64_t number = 0;
@@ -43,7 +43,7 @@ std::int64_t of_system(const fs::path& root) {
   return kUnknown;
 }
 
-// What is left of a group's own limit. What the kernel counts includes page cache, which it gives back under pressure.
+// The bytes left of a group's own limit. The kernel's count includes page cache, which it frees under memory pressure.
 std::int64_t left_of(const fs::path& group, const GroupFiles& files) {
   const auto limit = number_in(group / files.limit), used = number_in(group / files.used);
   if (!limit || !used) return kUnknown;
@@ -75,12 +75,12 @@ OwnGroups own_groups(const fs::path& root) {
   return own;
 }
 
-// The least that is left of the group at `path` and of those around it. `mounted`: the group that is seen at `point`; a
-// container may see its own group as the outermost one.
+// The smallest number of bytes left of the group at `path` and its enclosing groups. `mounted`: the group that is
+// visible at `point`; a container may see its own group as the outermost one.
 std::int64_t left_of_all(const fs::path& point, const fs::path& mounted, const fs::path& path,
                          const GroupFiles& files) {
   fs::path below = path.lexically_relative(mounted);
-  if (below.empty() || *below.begin() == "..") below = ".";  // of another namespace: only the outermost group is seen
+  if (below.empty() || *below.begin() == "..") below = ".";  // another namespace: only the outermost group is visible
   std::int64_t least = left_of(point, files);
   fs::path group = point;
   for (const fs::path& name : below) least = std::min(least, left_of(group /= name, files));

@@ -9,9 +9,9 @@
 
 namespace d9d {
 
-// Bytes: what the system has free or can free at once (MemAvailable of /proc/meminfo), or, if that is less, what is
-// left of the limit of this process's control group or of a group around it, of versions 1 and 2. The largest number if
-// the system tells none of these. `root`: where /proc and the mounts of control groups are found.
+// Bytes that the system has free or can free immediately (MemAvailable of /proc/meminfo), or, if that is less, the
+// bytes left of the limit of this process's control group (version 1 or 2) or of an enclosing group. The largest number
+// if the system reports none of these. `root`: where /proc and the mounts of control groups are found.
 [[nodiscard]] std::int64_t available_memory(const std::filesystem::path& root = "/");
 
 }  // namespace d9d

@@ -14,7 +14,7 @@ namespace d9d {
 
 namespace {
 
-// What follows runs in a signal handler: system calls and the stack only.
+// The functions below run in a signal handler, so they use only system calls and the stack.
 
 // The characters of a file, one after the other.
 class Characters {
@@ -43,7 +43,7 @@ class Characters {
   std::size_t size_ = 0;
 };
 
-// A hexadecimal number and the character behind it.
+// A hexadecimal number and the character after it.
 std::uintptr_t read_number(Characters& characters, char& end) {
   std::uintptr_t number = 0;
   for (end = characters.next();; end = characters.next()) {
@@ -57,7 +57,7 @@ std::uintptr_t read_number(Characters& characters, char& end) {
   }
 }
 
-// What is mapped at an address: lines of "begin-end rights offset device inode   path".
+// The path of the file that is mapped at an address, from lines of "begin-end rights offset device inode   path".
 std::string_view path_at(std::uintptr_t address, std::array<char, 4096>& path) {
   Characters maps("/proc/self/maps");
   while (true) {
@@ -80,7 +80,7 @@ void print(std::string_view text) { (void)!::write(STDERR_FILENO, text.data(), t
 
 void on_bus_error(int signal_number, siginfo_t* info, void* /*context*/) {
   static std::atomic_flag has_begun;           // lint: allow(mutable-global): of the process, which this signal ends
-  while (has_begun.test_and_set()) ::pause();  // another thread tells it
+  while (has_begun.test_and_set()) ::pause();  // another thread reports it
   std::array<char, 4096> memory;
   const std::string_view path = path_at(reinterpret_cast<std::uintptr_t>(info->si_addr), memory);
   if (path.empty() || info->si_code <= 0) {  // someone sent the signal

@@ -1,4 +1,5 @@
-// A mapped file that becomes shorter, or whose disk fails, ends the process by SIGBUS where it is read, without a word.
+// A read of a mapped file that was truncated, or whose disk fails, ends the process by SIGBUS without a message. This
+// adds the message.
 //
 // Example
 //   explain_bus_errors();   // once: from then on the process names the file before it ends

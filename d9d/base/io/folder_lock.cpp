@@ -46,7 +46,7 @@ FolderLock::FolderLock(const std::filesystem::path& place, std::filesystem::path
                         " at work in it. Wait until it has ended, or choose another place."));
     }
     if (is_in_place()) break;
-    ::close(descriptor_);  // who had it before has removed it meanwhile
+    ::close(descriptor_);  // the previous holder has removed the file meanwhile
   }
   const std::string self = this_process();
   (void)!::ftruncate(descriptor_, 0);

@@ -1,4 +1,4 @@
-// Files of Git LFS: a clone that was made without it has a pointer of some 130 bytes in the place of each large file.
+// Git LFS: a clone without it has a pointer file of some 130 bytes in place of each large file.
 //
 // Example
 //   D9D_CHECK(!is_git_lfs_pointer(file.bytes()), IoError, "'", path, "': ", kGitLfsRemedy);
@@ -17,7 +17,7 @@ namespace d9d {
   return is_git_lfs_pointer(std::string_view{reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
-// What a message says of such a file.
+// The text of a message about such a file.
 inline constexpr std::string_view kGitLfsRemedy =
     "got a pointer of Git LFS in its place, which a clone without git-lfs leaves. Run \"git lfs pull\" in its folder, "
     "or download the file.";

@@ -21,7 +21,7 @@ class InputFile {
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
-  // Fills `bytes` with those from `offset` on. Throws IoError if the file ends before.
+  // Fills `bytes` from the file, beginning at `offset`. Throws IoError if the file ends before.
   void read(std::int64_t offset, std::span<std::byte> bytes) const;
 
   [[nodiscard]] std::int64_t size() const { return size_; }     // bytes, when it was opened
@@ -33,7 +33,7 @@ class InputFile {
   std::int64_t size_ = 0;
 };
 
-// All of a file. Throws as InputFile.
+// The whole text of a file. Throws as InputFile.
 [[nodiscard]] std::string text_of_file(const std::filesystem::path& path);
 
 }  // namespace d9d

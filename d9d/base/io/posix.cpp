@@ -35,7 +35,7 @@ std::string_view remedy(int error) {
   }
 }
 
-// What temporary names of this machine begin with, up to the number of the process.
+// The beginning of temporary names of this machine, up to the process id.
 std::string temporary_prefix(const std::filesystem::path& path) {
   std::array<char, 65> machine = {};
   if (::gethostname(machine.data(), machine.size() - 1) != 0) machine = {'h', 'o', 's', 't'};

@@ -11,7 +11,7 @@
 namespace d9d {
 
 struct SdpaParameters {
-  std::optional<std::int64_t> num_sinks;     // one learned sink a query head
+  std::optional<std::int64_t> num_sinks;     // one learned sink per query head
   std::optional<std::int64_t> window_left;   // number of earlier keys that a query sees, besides its own
   std::optional<std::int64_t> window_right;  // number of later keys
   std::optional<double> softcap;             // bound of the logits, see SdpaOptions

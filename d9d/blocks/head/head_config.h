@@ -14,7 +14,7 @@
 namespace d9d {
 
 struct CausalLMHeadConfig {
-  // What the gradients of the loss leave out; cce_exact: nothing.
+  // Which terms the gradients of the loss leave out; cce_exact: none.
   kernels::LinearCrossEntropyPreset preset = kernels::LinearCrossEntropyPreset::kCceExact;
 
   static constexpr Tag kTag = {"kind", "causal_lm"};

@@ -13,8 +13,8 @@
 
 namespace d9d {
 
-// When those of the loss are made. In forward is a matrix product less, where it is built (gradients_in_forward of
-// kernels::linear_cross_entropy), and they are kept until backward.
+// When the gradients of the loss are computed. In forward, this saves a matrix product if the kernel for it is built
+// (gradients_in_forward of kernels::linear_cross_entropy), and the gradients are kept until backward.
 enum class HeadGradients : std::uint8_t { kInForward, kInBackward };
 
 struct HeadLoss {

@@ -46,11 +46,11 @@ class MoELayer : public Module {
  public:
   explicit MoELayer(const MoELayerConfig& config);
 
-  // hidden_states [..., H]. real_positions [n] int64: which of the positions, numbered through, are data
-  // (SequenceShared); none: all. The others are not routed, not counted, and zero in the result.
-  // The auxiliary loss covers all positions of this microbatch that are data: ranks that share its positions get the
-  // same value, and its gradient is that of the sum of the ranks' uses of it, whatever weights their losses have.
-  // Collective over these ranks, in forward and backward, if the coefficient is positive.
+  // hidden_states [..., H]. real_positions [n] int64: the flat indices of the positions that are data (SequenceShared);
+  // none: all. The others are not routed, not counted, and zero in the result. The auxiliary loss covers all positions
+  // of this microbatch that are data: ranks that share its positions get the same value, and its gradient is that of
+  // the sum of the ranks' uses of it, whatever weights their losses have. Collective over these ranks, in forward and
+  // backward, if the coefficient is positive.
   [[nodiscard]] MoEOutput forward(const at::Tensor& hidden_states,
                                   const std::optional<at::Tensor>& real_positions = std::nullopt) const;
 

@@ -1,4 +1,4 @@
-// Which part of a microbatch's backward runs.
+// The parts of a microbatch's backward that a pipeline schedules.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@ namespace d9d {
 
 enum class BackwardPart : std::uint8_t {
   kWhole,   // B
-  kInput,   // I: gradients of inputs; those of weights wait (deferred_gradients.h)
-  kWeight,  // W: what waited
+  kInput,   // I: gradients of inputs; those of weights are deferred (deferred_gradients.h)
+  kWeight,  // W: the deferred gradients of weights
 };
 
 }  // namespace d9d

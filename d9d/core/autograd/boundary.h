@@ -4,8 +4,8 @@
 // Example
 //   on_backward({x, residual}, [&] { release_weights(); });   // after the backward of everything computed from them
 //
-// It is a node of its own, because a pre-hook on the node that made a tensor would run again in the weight phase of a
-// split backward.
+// The identity is a node of its own, because a pre-hook on the node that computed a tensor would run again in the
+// weight phase of a split backward.
 #pragma once
 
 #include <functional>
@@ -15,9 +15,9 @@
 
 namespace d9d {
 
-// Replaces the tensors that require gradients by identities of them. `action` runs once in a backward: when all
-// gradients of these tensors that the backward computes have arrived, and before they are passed on. Returns false and
-// does nothing if no tensor requires a gradient or grad mode is off.
+// Replaces the tensors that require gradients by identities of them. `action` runs once in a backward: after it has
+// computed all gradients of these tensors that it needs, and before it passes them on. Returns false and does nothing
+// if no tensor requires a gradient or grad mode is off.
 bool on_backward(const std::vector<std::reference_wrapper<at::Tensor>>& tensors, std::function<void()> action);
 
 // Calls `action` at the end of the backward that runs on this thread. May only be called inside a backward.

@@ -17,7 +17,7 @@ namespace {
 namespace ag = torch::autograd;
 using HookFactory = std::function<std::unique_ptr<ag::SavedVariableHooks>()>;
 
-// A tensor as it was when the first run of a body came to it.
+// A tensor, with its state when the first run of a body noted it (note_state).
 class State {
  public:
   State(std::string name_, const std::shared_ptr<const at::Tensor>& tensor_)
@@ -29,8 +29,8 @@ class State {
     version_ = seen_._version();
   }
 
-  // Whether the tensor has the values that it had then. A tensor in its place may have them too, but what was written
-  // in place counts as other values, whatever was written. Waits for the device where the tensor is another one.
+  // Whether the tensor still has the values that it had then. After a write in place the answer is always no. If it was
+  // replaced by another tensor, their values are compared, which waits for the device.
   [[nodiscard]] bool is_as_seen() const {
     if (seen_._version() != version_) return false;
     if (tensor->is_same(seen_)) return true;
@@ -53,7 +53,7 @@ struct BodyScope {
   const HookFactory* hooks = nullptr;
   detail::ReplayLog* log = nullptr;
   bool is_recomputing = false;
-  std::vector<State>* states = nullptr;  // where a first run notes them
+  std::vector<State>* states = nullptr;  // collects the states that a first run notes
   const BodyScope* outer = nullptr;
 };
 thread_local BodyScope current_scope;
@@ -85,7 +85,7 @@ class CheckpointEngine final : public ag::Engine {
   std::unique_ptr<ag::SavedVariableHooks> get_default_saved_variable_hooks() override {
     return current_scope.hooks == nullptr ? nullptr : (*current_scope.hooks)();
   }
-  // Called in the handler of an exception that `node` threw.
+  // Called by the engine while it handles an exception that `node` threw.
   void thread_on_exception(const std::shared_ptr<ag::GraphTask>& task, const std::shared_ptr<ag::Node>& node,
                            std::exception& error) override {
     if (node && !has_error_place()) add_error_place("in backward of " + node->name());
@@ -151,7 +151,7 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
   struct Refill final : ag::SavedVariableHooks {
     Refill(CheckpointFrame& owner, const OperatorWatch& over_body) : frame(owner), watch(over_body) {}
     void call_pack_hook(const at::Tensor& tensor) override {
-      check_computes_the_same(watch);  // here, where the error will name the module
+      check_computes_the_same(watch);  // checked here, so that the error names the module
       D9D_CHECK(frame.next_slot_ < frame.slots_.size(), StateError,
                 "[core::checkpoint] expected the recomputation to save ", frame.slots_.size(),
                 " tensors as the first run did, got more. The body must compute the same again: see replayed().");
@@ -171,7 +171,8 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
     const OperatorWatch& watch;
   };
 
-  // States that were written since the first run came to them are not to be used; batch_norm writes others too.
+  // The states that a recomputation must not use: those written since the first run noted them. It must not write the
+  // others, which batch_norm does without saying so.
   [[nodiscard]] std::vector<WatchedMemory> watched_states() const {
     std::vector<WatchedMemory> watched;
     for (const State& state : states_) {

@@ -7,13 +7,14 @@
 // Non-reentrant: the outer graph keeps its real nodes and weights, so hooks, gradient accumulation and split backward
 // see an ordinary graph. The first saved tensor that backward unpacks recomputes the whole body once, up to the last
 // tensor that is still needed. Checkpoints nest to any depth. Works for every module, including adopted torch::nn
-// modules: the body only has to compute the same again. What must not happen twice goes through replayed() or
-// is_recomputing().
+// modules: the body only has to compute the same again. Use replayed() or is_recomputing() for anything that must not
+// happen twice.
 //
-// Two ways to compute something else are found by themselves, and backward throws StateError: a recomputation that
-// draws by one of LibTorch's operators, from its generators or from one that the body gives it, whatever the state of
-// that one (d9d::Dropout draws the same again, and replayed() keeps what was drawn); and one that uses a module's
-// buffer that was written since the first run began, or that is another tensor with other values.
+// Two kinds of recomputation that differ from the first run are detected, and backward throws StateError. First, a
+// recomputation in which a LibTorch operator draws random numbers, from LibTorch's generators or from one that the body
+// passes, whatever the generator's state (d9d::Dropout draws the same numbers again, and replayed() keeps the numbers
+// of the first run). Second, a recomputation that uses a module's buffer which was written since the first run began,
+// or was replaced by a tensor with other values.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,8 @@ namespace d9d {
 // Whether the calling thread runs a checkpointed body, for the first or the second time.
 [[nodiscard]] bool is_checkpointed();
 
-// In the first run of a checkpointed body: the body may use `*state`, named `name`, a tensor that is no input of it and
-// that somebody may write. ModulePtr calls this for the buffers of each module.
+// Called in the first run of a checkpointed body: declares that the body may use `*state`, called `name`, a tensor that
+// is not one of its inputs and may be written by others. ModulePtr calls this for the buffers of each module.
 void note_state(const std::string& name, const std::shared_ptr<const at::Tensor>& state);
 
 // Installs the autograd engine that provides the saved-variable hooks. Idempotent; process-wide. launch() calls it
@@ -46,12 +47,13 @@ void note_state(const std::string& name, const std::shared_ptr<const at::Tensor>
 // inside a backward.
 void install_checkpoint_engine();
 
-// How many backwards that add to .grad() this thread has begun, with that engine; autograd::grad() is none of them.
+// The number of backwards that this thread has begun with that engine and that accumulate into .grad(), unlike
+// autograd::grad().
 [[nodiscard]] std::int64_t num_backwards();
 
 namespace detail {
 
-// A value that the first run of a checkpointed body drew.
+// A value that the first run of a checkpointed body computed through replayed().
 struct Replayed {
   virtual ~Replayed() = default;
 };
@@ -62,13 +64,14 @@ struct ReplayedAs final : Replayed {
   const Value value;
 };
 
-// Those values, in order, and the logs of the checkpoints inside that body.
+// The values that the first run of a body computed through replayed(), in order, and the logs of the checkpoints inside
+// that body.
 class ReplayLog {
  public:
   // The log of the innermost checkpointed body that is running. Null outside of checkpoints.
   [[nodiscard]] static ReplayLog* current();
   // The log of a checkpoint that begins here. It is part of the current log, so that a recomputation of the enclosing
-  // body finds what the first run of the inner body drew.
+  // body finds the values of the inner body's first run.
   [[nodiscard]] static std::shared_ptr<ReplayLog> inside_current();
   // In the first run: stores compute() and returns it. In a recomputation: returns what the first run stored at this
   // position; throws StateError if the first run stored fewer values.
@@ -115,7 +118,7 @@ template <class Body, class... Args>
 [[nodiscard]] auto checkpoint(const Body& body, const Args&... args) {
   using Output = decltype(body(args...));
   if (!detail::grad_mode_is_enabled()) return body(args...);
-  std::tuple<Args...> skeleton(args...);  // the arguments without their tensors, which the frame holds
+  std::tuple<Args...> skeleton(args...);  // the arguments without tensors, which the frame holds
   std::vector<at::Tensor> inputs;
   tree_for_each_leaf(skeleton, [&](at::Tensor& leaf) { inputs.push_back(std::exchange(leaf, at::Tensor())); });
   const auto recompute = [body, skeleton = std::move(skeleton)](const std::vector<at::Tensor>& leaves) {

@@ -59,7 +59,7 @@ void WeightGradients::run() {
   const std::unique_ptr<detail::WaitingGradients> waiting = std::move(waiting_);
   if (waiting == nullptr) return;
   const at::NoGradGuard no_grad;
-  std::map<const at::TensorImpl*, std::size_t> num_left;  // products, by leaf
+  std::map<const at::TensorImpl*, std::size_t> num_left;  // number of products not yet run, by leaf
   for (const auto& product : waiting->products) {
     for (const at::Tensor& leaf : product.leaves) ++num_left[leaf.unsafeGetTensorImpl()];
   }

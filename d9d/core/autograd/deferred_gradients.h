@@ -1,16 +1,17 @@
-// Split backward: gradients of inputs first, and gradients of weights when there is time. A pipeline's I and W.
+// Split backward of zero-bubble pipelines: first the gradients of inputs (I), later the deferred gradients of weights
+// (W).
 //
 // Example
 //   DeferredGradients deferred(leaves_of(stage));
-//   WeightGradients of_weights = deferred.keep([&] { loss.backward(); });     // I: gradients of inputs are there
-//   ...                                                                       // other microbatches
-//   of_weights.run();                                                         // W: those of the leaves are, too
+//   WeightGradients of_weights = deferred.keep([&] { loss.backward(); });     // I: computes gradients of inputs
+//   ...                                                                       // other microbatches run
+//   of_weights.run();                                                         // W: completes gradients of leaves
 //
-// I is one ordinary backward: its graph is freed, and a checkpoint or a sharded unit runs and is gathered once. An
-// operator that makes its weights' gradients by make_gradients() (leaf_gradient.h) leaves a product behind, which owns
-// what it multiplies; W runs these products in their order, and computes nothing else. What other operators return is
-// added in I: right, but not delayed. Either way GradientHook::arrived of a leaf comes in W, when its gradient is
-// complete.
+// I is one ordinary backward: its graph is freed, a checkpoint is recomputed once, and a sharded unit is gathered once.
+// An operator that computes gradients of its weights by make_gradients() (leaf_gradient.h) defers this computation as a
+// product that owns its operands; W runs these products in their order, and computes nothing else. Gradients that other
+// operators return are accumulated in I: correct, but not deferred. In both cases GradientHook::arrived of a leaf is
+// called in W, when its gradient is complete.
 #pragma once
 
 #include <functional>
@@ -26,7 +27,7 @@ struct Deferral;
 struct WaitingGradients;
 }  // namespace detail
 
-// What one backward left to do. Dropped without run(), the gradients are lost.
+// The deferred weight gradients of one backward. They are lost if this is destroyed without run().
 class [[nodiscard]] WeightGradients {
  public:
   WeightGradients();
@@ -34,7 +35,7 @@ class [[nodiscard]] WeightGradients {
   WeightGradients(WeightGradients&&) noexcept;
   WeightGradients& operator=(WeightGradients&&) noexcept;
 
-  // Runs the products, on the current stream, which must be that of keep(); each is freed when it has run. A second
+  // Runs the products on the current stream, which must be the stream of keep(); frees each after it has run. A second
   // call does nothing.
   void run();
   [[nodiscard]] std::size_t num_products() const;
@@ -44,8 +45,8 @@ class [[nodiscard]] WeightGradients {
   std::unique_ptr<detail::WaitingGradients> waiting_;
 };
 
-// The leaves of one stage. Products of leaves that have a post-accumulation hook of a user, or are among those of
-// another DeferredGradients, do not wait. One keep() at a time; not thread-safe.
+// Defers gradients of the leaves of one stage. Products are not deferred for leaves that have a post-accumulation hook
+// of a user or belong to another DeferredGradients. One keep() at a time; not thread-safe.
 class DeferredGradients {
  public:
   explicit DeferredGradients(const std::vector<at::Tensor>& leaves);
@@ -53,7 +54,8 @@ class DeferredGradients {
   DeferredGradients(const DeferredGradients&) = delete;
   DeferredGradients& operator=(const DeferredGradients&) = delete;
 
-  // Calls backward(), which runs one backward on this thread. If it throws, nothing is kept.
+  // Calls backward(), which must run one backward on this thread, and returns the gradients that it deferred. If it
+  // throws, nothing is kept.
   WeightGradients keep(const std::function<void()>& backward);
 
  private:

@@ -19,7 +19,7 @@ namespace {
 
 namespace ag = torch::autograd;
 
-// Null unless the running backward accumulates into the leaf.
+// The node that accumulates the gradient of input `index` into a leaf; null if the running backward does not do this.
 const ag::AccumulateGrad* accumulation(const ag::Node& node, std::size_t index) {
   ag::Node* const next = node.next_edge(index).function.get();
   const auto* const accumulate = dynamic_cast<const ag::AccumulateGrad*>(next);
@@ -52,7 +52,7 @@ Target target_of(const ag::Node* node, std::size_t input) {
   return {.leaf = &accumulate->variable, .hook = detail::leaf_hook(accumulate->variable)};
 }
 
-// Where the products of these leaves wait; null: some do not.
+// Where the products of these leaves are kept if all of them can be deferred; otherwise null.
 detail::WaitingGradients* waiting_for(const Targets& targets) {
   detail::WaitingGradients* waiting = nullptr;
   for (const Target& target : targets) {
@@ -75,13 +75,13 @@ detail::WaitingGradients::Product waiting_product(const Targets& targets, std::s
   return product;
 }
 
-// What autograd calls when it has accumulated a leaf's gradient, or got none.
+// Autograd calls this after it has accumulated a leaf's gradient, or if the leaf got none.
 struct InstalledHook final : ag::PostAccumulateGradHook {
   void operator()(const ag::Variable& leaf) override {
     if (hook.deferral != nullptr && hook.deferral->open != nullptr) return wait(leaf, *hook.deferral->open);
     if (hook.owner.arrived) hook.owner.arrived(leaf);
   }
-  // What autograd has of the gradient goes where products will be added.
+  // Moves the gradient that autograd has accumulated so far to the place that deferred products add to.
   void wait(const at::Tensor& leaf, detail::WaitingGradients& waiting) const {
     waiting.came.push_back(leaf);
     at::Tensor& grad = leaf.mutable_grad();
@@ -90,7 +90,7 @@ struct InstalledHook final : ag::PostAccumulateGradHook {
     if (hook.owner.place) {
       hook.owner.place().put(std::exchange(grad, at::Tensor()));
     } else if (grad.has_storage() && grad.storage().use_count() > 1) {
-      grad = grad.clone();  // autograd took it over from an operator, and a product that waits may still read it
+      grad = grad.clone();  // shared with the operator that returned it; a deferred product may still read it
     }
   }
   detail::LeafHook hook;

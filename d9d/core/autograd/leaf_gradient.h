@@ -1,5 +1,6 @@
-// Where gradients of leaves go, and when they are made: into memory that is not autograd's, a flat buffer or a bucket,
-// and in the second half of a split backward (deferred_gradients.h).
+// Controls where gradients of leaves are stored and when they are computed: they can go to memory that autograd does
+// not own (a main_grad buffer or a bucket), and can be deferred to the second half of a split backward
+// (deferred_gradients.h).
 //
 // Example
 //   const GradientHookHandle handle =
@@ -9,13 +10,13 @@
 //   const std::array reads = {x, grad};
 //   return {grad.mm(w), make_gradient(1, reads, [](std::span<const at::Tensor> xs, const auto& place) {
 //             if (!place) return xs[1].t().mm(xs[0]);
-//             place->put(xs[1].t().mm(xs[0]));  // or a product that writes or adds by itself
+//             place->put(xs[1].t().mm(xs[0]));  // or a GEMM that writes or accumulates by itself
 //             return at::Tensor();
 //           })};
 //
-// An operator that makes its weights' gradients in this way takes part in whatever is done with gradients: its products
-// are added where the parameter's owner wants them, and fill the bubbles of pipelines. Other operators are right too:
-// autograd accumulates what they return, when they return it.
+// An operator that computes gradients of its weights in this way supports both: its products are accumulated where the
+// parameter's owner wants them, and can fill pipeline bubbles. Other operators are correct too: autograd accumulates
+// the gradients that they return, as soon as they return them.
 #pragma once
 
 #include <functional>
@@ -33,15 +34,16 @@ struct GradientPlace {
   at::Tensor tensor;
   bool has_values = false;  // true: accumulate; false: overwrite
 
-  void put(const at::Tensor& gradient) const;  // of any dtype; accumulates or overwrites
+  void put(const at::Tensor& gradient) const;  // gradient: of any dtype
 };
 
 struct GradientHook {
-  // Called each time the gradient that a backward makes of the leaf is complete: at its end, or after the products that
-  // waited. leaf.grad() holds what autograd accumulated; it is undefined if all of the gradient went to the place.
+  // Called each time the leaf's gradient of one backward is complete: when that backward has accumulated it, or after
+  // the deferred products. leaf.grad() holds the part that autograd accumulated; it is undefined if all of the gradient
+  // went to the place.
   std::function<void(const at::Tensor& leaf)> arrived;
-  // Called by code that writes the gradient right afterwards: from then on the place counts as having values. Null:
-  // gradients go to leaf.grad().
+  // Called by code that writes the gradient immediately afterwards: after the call the place counts as having values.
+  // Null: gradients go to leaf.grad().
   std::function<GradientPlace()> place = nullptr;
 };
 
@@ -67,14 +69,14 @@ class [[nodiscard]] GradientHookHandle {
   const void* hook_ = nullptr;  // null: no hook
 };
 
-// Throws StateError while another handle keeps a hook on the leaf: gradients cannot go to two places. The hook may
-// refer to anything that lives as long as the handle.
+// Puts a hook on a leaf. Throws StateError while another handle keeps a hook on it: gradients cannot go to two places.
+// The hook may refer to anything that lives as long as the handle.
 GradientHookHandle on_gradient(const at::Tensor& leaf, GradientHook hook);
 
-// Of several inputs of an operator, in their order.
+// The places of several inputs of an operator, in the order of the inputs.
 using GradientPlaces = std::vector<std::optional<GradientPlace>>;
-// Writes or adds each gradient to its place, and returns it where there is none; undefined for the others. `reads`: the
-// tensors that were given with it.
+// Computes gradients of several inputs. Writes or adds each gradient to its place and returns an undefined tensor for
+// it, or returns the gradient if it has no place. `reads`: the tensors that were given together with the product.
 using GradientProduct =
     std::function<std::vector<at::Tensor>(std::span<const at::Tensor> reads, const GradientPlaces& places)>;
 
@@ -84,15 +86,16 @@ namespace detail {
                                                      const std::function<GradientProduct()>& kept);
 }  // namespace detail
 
-// Called in the backward of an operator, for inputs (counted over its tensors) whose gradients the running backward
-// wants: runs `product` on `reads` once, now or later. Returns what the operator returns for these inputs: undefined
-// where the gradient went to a place, or will. A place is missing if the operator must return the gradient: the input
-// is not a leaf; the leaf has neither a place nor a contiguous gradient; the leaf has hooks of a user, which must see
-// whole gradients; or the caller of backward wants the gradient itself.
+// Called in the backward of an operator, for inputs (positions among its tensors) whose gradients the running backward
+// needs: runs `product` on `reads` once, now or deferred. Returns the tensors that the operator must return for these
+// inputs, which are undefined if the gradient was or will be written to a place. An input has no place, and the
+// operator returns its gradient, if the input is not a leaf; if the leaf has neither a place nor a contiguous gradient;
+// if the leaf has hooks of a user, which must see whole gradients; or if the caller of backward wants the gradient
+// itself.
 //
-// Later: a copy of `product`, which must hold no tensors and no autograd context, on the stream on which backward was
-// called, without grad mode. `reads`, such as the operator's input and the gradient of its output, are kept without
-// their graphs; StateError if one was modified in place meanwhile.
+// If it is deferred, a copy of `product` runs on the stream on which backward was called, without grad mode; so
+// `product` must hold no tensors and no autograd context. `reads`, such as the operator's input and the gradient of its
+// output, are kept without their graphs; throws StateError if one was modified in place meanwhile.
 template <class Product>
 [[nodiscard]] std::vector<at::Tensor> make_gradients(std::span<const std::size_t> inputs,
                                                      std::span<const at::Tensor> reads, const Product& product) {
@@ -113,8 +116,8 @@ template <class Product>
   return std::move(detail::make_gradients(std::span(&input, 1), reads, std::cref(now), kept).front());
 }
 
-// Where a gradient goes that is made together with others, so that it cannot wait. The operator then returns an
-// undefined tensor for that input; without a place, as above, it returns the gradient.
+// The place of a gradient that is computed together with others and so cannot be deferred. The operator writes there
+// and returns an undefined tensor for that input; if there is no place (see above), it returns the gradient.
 [[nodiscard]] std::optional<GradientPlace> gradient_place(std::size_t input);
 
 }  // namespace d9d

@@ -11,10 +11,10 @@ namespace {
 
 thread_local OperatorWatch* innermost = nullptr;
 
-// What the schema of an operator says.
+// Properties of an operator, read from its schema.
 struct Operator {
   bool may_draw = false;
-  // Arguments of one that may draw: it draws nothing if one of these is 0, or false.
+  // Arguments of an operator that may draw; it draws nothing if one of these is 0 or false.
   std::vector<std::size_t> strengths;
   std::optional<std::size_t> num_layers;  // of a recurrent net: dropout is between layers, so one layer draws nothing
   std::optional<std::size_t> writes_if;   // the argument `training` of batch_norm, which then writes its statistics
@@ -26,7 +26,7 @@ Operator read_schema(const at::RecordFunction& call) {
   if (!name) return read;
   const auto handle = c10::Dispatcher::singleton().findOp(*name);
   if (!handle || !handle->hasSchema()) return read;
-  // This one has the tag and draws nothing.
+  // This operator has the tag but draws nothing.
   read.may_draw =
       handle->hasTag(at::Tag::nondeterministic_seeded) && name->name != "aten::_nested_tensor_softmax_with_shape";
   const auto& arguments = handle->schema().arguments();
@@ -41,7 +41,7 @@ Operator read_schema(const at::RecordFunction& call) {
 }
 
 const Operator& operator_of(const at::RecordFunction& call) {
-  // By the address of the schema's name, of which each overload has its own.
+  // Keyed by the address of the schema's name, which differs between overloads.
   thread_local std::unordered_map<const char*, Operator> known;
   const auto [entry, is_new] = known.try_emplace(call.name());
   if (is_new) entry->second = read_schema(call);

@@ -6,9 +6,9 @@
 //   y = module->forward(x);
 //   if (const auto name = watch.drawing_operator()) std::cout << *name << " draws random numbers\n";
 //
-// Exact where the state of a generator is not: other threads may draw meanwhile, and a CUDA generator cannot be asked
-// while a graph is captured. Costs 0.2 microseconds an operator, and never waits for a device. This library's own
-// kernels are no operators.
+// More exact than comparing the states of generators: other threads may draw meanwhile, and the state of a CUDA
+// generator cannot be read while a graph is captured. Costs 0.2 microseconds per operator, and never waits for a
+// device. Does not see this library's own kernels, which are not operators.
 #pragma once
 
 #include <optional>
@@ -24,11 +24,12 @@ class RecordFunction;
 
 namespace d9d {
 
-// The memory of a tensor that an operator is not to take, by what an error calls it.
+// Memory of a tensor that operators must not use, with the name that errors give it.
 struct WatchedMemory {
   std::string name;
   c10::Storage memory;
-  // Only operators that write it without saying so count: batch_norm of running statistics, in training.
+  // True: only operators that write it without declaring so count, such as batch_norm with running statistics in
+  // training.
   bool may_be_read = false;
 };
 
@@ -39,8 +40,8 @@ class OperatorWatch {
   OperatorWatch(const OperatorWatch&) = delete;
   OperatorWatch& operator=(const OperatorWatch&) = delete;
 
-  // The first operator that drew from a generator of LibTorch: "aten::bernoulli_". One with a probability of 0, or
-  // outside of training, draws nothing.
+  // The first operator that drew from a generator of LibTorch, such as "aten::bernoulli_". An operator with a
+  // probability of 0, or outside of training, draws nothing.
   [[nodiscard]] const std::optional<std::string>& drawing_operator() const { return drawing_operator_; }
   struct Use {
     std::string tensor;  // WatchedMemory::name
@@ -48,7 +49,7 @@ class OperatorWatch {
   };
   [[nodiscard]] const std::optional<Use>& first_use() const { return first_use_; }
 
-  // For the callback of LibTorch.
+  // Called by LibTorch's callback for each operator.
   void see(const at::RecordFunction& call);
   [[nodiscard]] OperatorWatch* outer() const { return outer_; }
 
@@ -56,7 +57,7 @@ class OperatorWatch {
   std::vector<WatchedMemory> memory_;
   std::optional<std::string> drawing_operator_;
   std::optional<Use> first_use_;
-  OperatorWatch* const outer_;  // of this thread, which sees the same
+  OperatorWatch* const outer_;  // the enclosing watch of this thread, which sees the same operators
   std::uint64_t callback_ = 0;  // of the outermost watch
 };
 

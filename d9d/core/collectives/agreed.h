@@ -1,4 +1,4 @@
-// Work that ranks do each for itself and that fails on all of them together.
+// Runs local work on each rank, and throws on all ranks if it fails on any.
 //
 // Example
 //   agreed(job, [&] { write_own_file(); });            // a full disk on rank 3 throws on all ranks
@@ -11,11 +11,11 @@
 
 namespace d9d {
 
-// Collective over the mesh. Calls work() on this rank. If it throws on some ranks, all throw IoError with what the
-// first of them said, and its rank; a rank on which it threw throws what it caught.
+// Collective over the mesh. Calls work() on this rank. If it throws on some ranks, these rethrow their own error, and
+// the others throw IoError with the text and the rank of the first of them.
 void agreed(const DeviceMesh& mesh, const std::function<void()>& work);
 
-// The same, with work() on the first rank alone.
+// The same, with work() on the first rank only.
 void on_first_rank(const DeviceMesh& mesh, const std::function<void()>& work);
 
 }  // namespace d9d

@@ -64,7 +64,7 @@ class PendingTensors {
 // Objects are JSON values, including byte strings (nlohmann::json::binary). They are sent as CBOR, which preserves
 // numbers exactly, NaN included.
 [[nodiscard]] std::vector<nlohmann::json> all_gather_object(const nlohmann::json& object, Communicator& communicator);
-// Over the ranks of a mesh; of one rank, which needs no communicator, its own object.
+// The same over the ranks of a mesh. A mesh of one rank needs no communicator: the result is its own object.
 [[nodiscard]] std::vector<nlohmann::json> all_gather_object(const nlohmann::json& object, const DeviceMesh& mesh);
 [[nodiscard]] std::vector<nlohmann::json> gather_object(const nlohmann::json& object, Communicator& communicator,
                                                         std::int64_t root);

@@ -31,7 +31,7 @@ namespace d9d {
 // to another kind depends on when gradients become ready, which may differ between ranks. Each kind therefore has
 // communicators of its own.
 enum class Traffic : std::uint8_t {
-  kCompute,     // forward, backward, and what the loop communicates
+  kCompute,     // forward, backward, and communication of the loop
   kParameters,  // all-gathers of sharded parameters and reductions of their gradients (FSDP)
   kGradients,   // gradients of parameters that ranks hold whole
 };
@@ -42,7 +42,7 @@ struct RankGroup {
   std::vector<std::int64_t> ranks;  // of the job; their order is the order in the group
   std::int64_t index = 0;           // ranks[index] is this rank
   Traffic traffic = Traffic::kCompute;
-  std::int64_t lane = 0;  // of computations that run at the same time (World::lane)
+  std::int64_t lane = 0;  // which of two computations that run at the same time (World::lane)
 };
 
 // One message of an exchange().
@@ -92,10 +92,11 @@ class Communicator {
   // (core/communicator/to_host.h and core/device/host_copy.h do): a failed CUDA operation leaves arbitrary values in
   // its results and is reported only here. CPU operations report failures in Work::wait().
   virtual void throw_if_failed() {}
-  // Local. Whether throw_if_failed() would throw: at once, from any thread, without asking other ranks or the device.
+  // Local. Whether throw_if_failed() would throw. Returns immediately, on any thread, without asking other ranks or the
+  // device.
   [[nodiscard]] virtual bool has_failed() const { return false; }
-  // Local. For one who waits for a rank of the group by other means than an operation: throws CommunicationError if the
-  // group has failed, and where ranks are threads also if the program of one has returned.
+  // Local. For a caller that waits for a rank of the group by other means than an operation: throws CommunicationError
+  // if the group has failed, and, if ranks are threads, also if the program of one has returned.
   virtual void throw_if_rank_is_gone() { throw_if_failed(); }
 
   // How long an operation that starts from now on may wait for other ranks.

@@ -12,8 +12,7 @@ class Work {
   explicit Work(std::function<void()> wait) : wait_(std::move(wait)) {}
 
   // CPU tensors: returns when the results are ready. CUDA: makes the current stream wait and returns immediately.
-  // Throws
-  // CommunicationError if the operation failed. Later calls do nothing.
+  // Throws CommunicationError if the operation failed. Later calls do nothing.
   void wait() {
     if (auto wait = std::exchange(wait_, nullptr)) wait();
   }

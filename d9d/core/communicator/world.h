@@ -30,8 +30,8 @@ class CommunicatorBackend {
   [[nodiscard]] virtual std::shared_ptr<Communicator> connect(RankGroup group, std::chrono::milliseconds timeout) = 0;
   // Local. Tells all ranks that this one cannot continue; their pending and later operations fail with `reason`.
   virtual void abort(const std::string& reason) = 0;
-  // Local. As abort(), of a rank that has waited too long. Where ranks are processes, the reason then also names those
-  // that do not answer, as one that is stopped; takes up to a second.
+  // Local. As abort(), called by a rank that has waited too long. If ranks are processes, the reason also names ranks
+  // that do not answer, such as a stopped one; this takes up to a second.
   virtual void abort_after_wait(const std::string& reason) { this->abort(reason); }
   // Local. This rank's program has returned: others that wait for it fail instead.
   virtual void leave() = 0;
@@ -51,10 +51,10 @@ class World {
   // ranks[index] is this rank.
   [[nodiscard]] std::shared_ptr<Communicator> communicator(const RankGroup& group);
 
-  // Which of the computations that run at the same time the caller issues, 0 or 1; 0 where one runs at a time. What
-  // communicates in both takes communicators of the lane (DeviceMesh::lane_communicator): on one, they would wait for
-  // each other. Local, but all ranks of a group must be in the same lane when they communicate. A forward, its backward
-  // and what a checkpoint computes again are in one lane.
+  // Which of two computations that run at the same time the caller issues, 0 or 1; 0 if only one runs at a time. Code
+  // that communicates in both uses the communicators of its lane (DeviceMesh::lane_communicator): sharing one
+  // communicator, the computations would wait for each other. Local, but all ranks of a group must be in the same lane
+  // when they communicate. A forward, its backward and the recomputation of its checkpoints are in one lane.
   [[nodiscard]] std::int64_t lane() const { return lane_; }
   void set_lane(std::int64_t lane) { lane_ = lane; }
 
@@ -63,8 +63,8 @@ class World {
   void set_timeout(std::chrono::milliseconds timeout);
   void abort(const std::string& reason) { backend_->abort(reason); }
   void abort_after_wait(const std::string& reason) { backend_->abort_after_wait(reason); }
-  // Local. To be called when this rank's program has returned without an error: ranks that wait for an operation which
-  // it has not called fail at once.
+  // Local. To be called when this rank's program has returned without an error: other ranks that wait for an operation
+  // which it has not called fail immediately.
   void leave() { backend_->leave(); }
   // Local. Calls throw_if_failed() of all communicators: for values that were communicated over several of them.
   void throw_if_failed() const;

@@ -10,7 +10,7 @@
 namespace d9d {
 namespace {
 
-constexpr auto kKind = c10::DebugInfoKind::PROFILER_STATE;  // where LibTorch looks for who is told of allocations
+constexpr auto kKind = c10::DebugInfoKind::PROFILER_STATE;  // the slot of LibTorch's observer of allocations
 
 }  // namespace
 

@@ -1,10 +1,10 @@
-// How much memory tensors of a device have, to find what a piece of code leaves behind.
+// Measures the memory of a device's tensors, to find how much a piece of code keeps allocated.
 //
 // Example
 //   const AllocatedBytes allocated(device);
 //   const std::int64_t before = allocated.now();
 //   const at::Tensor y = layer(x);
-//   allocated.now() - before;                    // y, and what its backward needs
+//   allocated.now() - before;                    // y, and the tensors saved for its backward
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@
 
 namespace d9d {
 
-// CUDA devices: what their allocator has handed out. CPUs: what this thread has allocated since the construction and
-// not yet released; backward of CPU tensors runs on the calling thread and counts, and what existed before does not.
-// Scopes nest; one ends on the thread where it began.
+// CUDA devices: the bytes that their allocator has given to tensors. CPUs: the bytes that this thread has allocated
+// since the construction and not yet released. Backward of CPU tensors runs on the calling thread, so it counts;
+// earlier allocations do not. Scopes nest; one ends on the thread where it began.
 class AllocatedBytes {
  public:
   explicit AllocatedBytes(c10::Device device);

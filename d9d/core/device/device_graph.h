@@ -7,7 +7,7 @@
 //     graph->capture([&] { y = model(x); });             // computes nothing
 //     for (const at::Tensor& batch : batches) {
 //       x.copy_(batch);
-//       graph->replay();                                 // y is of this batch
+//       graph->replay();                                 // y is computed from this batch
 //     }
 //   }).wait();
 #pragma once

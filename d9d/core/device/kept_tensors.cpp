@@ -19,8 +19,8 @@ void KeptTensors::keep(std::vector<at::Tensor> tensors, StreamEvent read) {
   kept_.push_back({.tensors = std::move(tensors), .read = std::move(read), .made_on = stream_now(device)});
 }
 
-// The current stream has waited for the reader. Where the tensors are another stream's, the allocator learns that this
-// one has used them.
+// Makes the current stream wait for the reader. If the tensors belong to another stream, tells the allocator that the
+// current stream has used them.
 void KeptTensors::drop(const Kept& kept) {
   kept.read.wait();
   for (const at::Tensor& tensor : kept.tensors) keep_for_current_stream(tensor);

@@ -1,6 +1,7 @@
-// Tensors that another stream still reads, kept until the stream that made them has waited for that: a wait of the
-// device, never of the host. Their memory then goes to what that stream does next, however far the host is ahead. (What
-// keep_for_current_stream() alone protects stays taken until the host sees that the reader is done.)
+// Keeps tensors that another stream still reads until the stream that computed them has waited for the reader; the
+// device waits, never the host. Their memory can then be reused by later work of that stream, however far the host is
+// ahead. (Memory that is protected only by keep_for_current_stream() stays in use until the host sees that the reader
+// is done.)
 //
 // Example
 //   KeptTensors kept;
@@ -25,11 +26,13 @@ namespace d9d {
 
 class KeptTensors {
  public:
-  // Made on the current stream. read: when they may be dropped. On a CPU they may be at once.
+  // Keeps tensors that were computed on the current stream. read: the event after which they may be dropped; on a CPU
+  // they may be dropped immediately.
   void keep(std::vector<at::Tensor> tensors, StreamEvent read);
-  // Drops the oldest of those that were made on the current stream, which waits until they have been read.
+  // Drops the oldest tensors that were kept from the current stream, until at most `most` entries are left; the current
+  // stream waits until they have been read.
   void wait_for_all_but(std::size_t most);
-  // Drops all; the current stream waits.
+  // Drops all tensors; the current stream waits until they have been read.
   void wait_for_all();
 
  private:

@@ -1,4 +1,4 @@
-// The bytes that tensors on the meta device stand for: what a program would allocate on a real one.
+// Counts the bytes that tensors on the meta device stand for, which a program would allocate on a real device.
 //
 // Example
 //   MetaMemory memory;

@@ -1,5 +1,5 @@
-// Operators of LibTorch that C++ has no meta form of, only Python: while the scope lives, they return tensors of the
-// right shape for tensors of the meta device.
+// Meta kernels for LibTorch operators that have them only in Python: while the scope lives, these operators accept
+// tensors on the meta device and return tensors of the right shape.
 //
 // Example
 //   const MetaOperators operators;

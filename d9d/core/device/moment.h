@@ -1,4 +1,4 @@
-// How long work takes on a device, or on the host where there is none.
+// Measures how long work takes on a device, or on the host if there is no device.
 //
 // Example
 //   const Moment begin(device);
@@ -16,11 +16,11 @@
 
 namespace d9d {
 
-// The moment at which the work that is on the current stream of the device now is done. On a CPU: now.
+// The moment at which all work that is on the device's current stream now is complete. On a CPU: now.
 class Moment {
  public:
   explicit Moment(c10::Device device);
-  // The host waits for both.
+  // The host waits for both moments.
   [[nodiscard]] double seconds_until(const Moment& later) const;
 
  private:
@@ -29,7 +29,8 @@ class Moment {
   std::chrono::steady_clock::time_point host_ = std::chrono::steady_clock::now();
 };
 
-// Of the spans from a moment to another, at least one. The host waits for all.
+// The median of the spans, each from its first moment to its second; there must be at least one. The host waits for all
+// of them.
 [[nodiscard]] double median_seconds(const std::vector<std::pair<Moment, Moment>>& spans);
 
 }  // namespace d9d

@@ -1,4 +1,4 @@
-// Host memory whose pages are locked, so that a device copies to and from it while the host goes on.
+// Host memory whose pages are locked, so that a device copies to and from it while the host continues.
 //
 // Example
 //   const PinnedMemory memory(num_bytes, device);

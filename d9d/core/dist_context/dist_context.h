@@ -92,8 +92,8 @@ class DistContext {
   void local_main_process_first(const std::function<void()>& body) const;
   // Collective. Sets how long each later communication may wait for other ranks.
   void set_timeout(std::chrono::milliseconds timeout) const;
-  // Local; to be called on all ranks. For an error that must not take the results of the program with it: the program
-  // goes on, and when it has ended on all ranks, launch() reports the first such error.
+  // Local; to be called on all ranks. For an error that must not discard the results of the program: the program
+  // continues, and when it has ended on all ranks, launch() reports the first such error.
   void fail_at_end(std::string error) const;
   [[nodiscard]] const std::optional<std::string>& failure_at_end() const { return failure_at_end_; }
   // Collective. Leaves the job. The caller must not communicate afterwards.

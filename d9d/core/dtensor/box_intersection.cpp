@@ -45,8 +45,8 @@ bool are_disjoint_pairs(BoxSpan boxes) {
   return true;
 }
 
-// Sorts along `dim` and divides where a line between two indices cuts no box; each part goes on with the next dim.
-// After the last `num_left` dims in a row that divide nothing, pairs are compared.
+// Sorts along `dim` and divides between two indices if no box spans both; each part continues with the next dim. After
+// the last `num_left` dims in a row that divide nothing, pairs are compared.
 bool are_disjoint_along(BoxSpan boxes, std::size_t dim, std::size_t num_left) {
   const std::size_t num_dims = boxes[0]->start.size();
   if (boxes.size() == 1) return true;

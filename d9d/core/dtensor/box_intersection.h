@@ -46,8 +46,8 @@ struct BoxIntersection {
 // The position of `inner`, a box within `outer`, in the row-major order of outer, if its elements are contiguous there.
 [[nodiscard]] std::optional<std::int64_t> contiguous_begin(const LocalBox& outer, const LocalBox& inner);
 
-// The positions in the row-major order of `outer` from the first to behind the last element of `inner`, a box within it
-// that is not empty.
+// The range of positions in the row-major order of `outer`, from the first element of `inner` to one past its last.
+// `inner` is a non-empty box within outer.
 [[nodiscard]] FlatRange flat_extent(const LocalBox& outer, const LocalBox& inner);
 
 }  // namespace d9d

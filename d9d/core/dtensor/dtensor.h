@@ -18,11 +18,11 @@ namespace d9d {
 struct DTensor {
   at::Tensor local;  // the box of core/dtensor/layout.h; one-dimensional under FlatShard
   DeviceMesh mesh;
-  Placements placements;  // one an axis
+  Placements placements;  // one per axis
   std::vector<std::int64_t> global_shape;
 };
 
-// One that every rank has whole, on a mesh without axes. Shares the storage.
+// A DTensor that every rank has whole, on a mesh without axes. Shares the storage.
 [[nodiscard]] inline DTensor whole_dtensor(const at::Tensor& tensor) {
   return {.local = tensor, .mesh = {}, .placements = {}, .global_shape = tensor.sizes().vec()};
 }

@@ -38,9 +38,9 @@ class Parameter {
   // The leaf that forward computes with: the box that Shard placements leave. The handle stays the same object until
   // materialize or replace_local. Under FlatShard it has storage only while its unit is gathered.
   [[nodiscard]] const at::Tensor& local() const { return local_; }
-  // What this rank keeps and an optimiser updates: local(); under FlatShard a one-dimensional slice of it, which may be
-  // empty; with a stored dtype of its own a tensor in that dtype, from which local() is computed. Its .grad() is the
-  // gradient to apply.
+  // The tensor that this rank keeps and an optimiser updates: local(); under FlatShard a one-dimensional slice of it,
+  // which may be empty; with a separate stored dtype a tensor in that dtype, from which local() is computed. Its
+  // .grad() is the gradient to apply.
   [[nodiscard]] const at::Tensor& stored() const { return stored_.defined() ? stored_ : local_; }
   [[nodiscard]] DTensor dtensor() const;  // of stored(), detached
 
@@ -54,8 +54,8 @@ class Parameter {
   // sequence shard and a router on the full sequence are both replicated over tp, and only the first needs a sum.
   [[nodiscard]] const Placements& gradient_placements() const { return gradient_placements_; }
 
-  // The dtype of stored() if it has memory of its own (mixed precision). None: what is stored is local(), or under
-  // FlatShard the slice that is gathered.
+  // The dtype of stored() if it has memory of its own (mixed precision). None: stored() is local(), or under FlatShard
+  // the slice that is gathered.
   [[nodiscard]] std::optional<at::ScalarType> stored_dtype() const { return stored_dtype_; }
   // Local. Must precede materialize and any FlatShard, else throws StateError. update_local() must then run between a
   // change of stored() and a forward; under FlatShard gathers do that.
@@ -76,12 +76,12 @@ class Parameter {
   // Makes an existing leaf the local one. Its values count as this parameter's values if the parameter was initialized.
   // Throws StateError unless shape and dtype agree.
   void replace_local(const at::Tensor& leaf);
-  // Makes local() a view of a gathered flat group, with its own shape, and `slice` what this rank keeps.
+  // Makes local() a view of a gathered flat group, with its own shape, and stored() the `slice` that this rank keeps.
   void attach_flat(const at::Tensor& view, const at::Tensor& slice);
   // Copies this rank's part from the values of the whole tensor; dtype and device of the parameter do not change.
   // Throws StateError that names both shapes if they differ.
   void copy_from(const at::Tensor& values);
-  // After every element of stored() was written through dtensor(), which counts as copy_from.
+  // To be called after every element of stored() was written through dtensor(), which counts as copy_from.
   void mark_filled() { is_initialized_ = true; }
   // False between materialize and reset, copy_from or mark_filled.
   [[nodiscard]] bool is_initialized() const { return is_initialized_; }

@@ -1,4 +1,4 @@
-// How a tensor is laid out over one axis of a mesh. A layout is one placement an axis.
+// How a tensor is laid out over one axis of a mesh. A layout is one placement per axis.
 #pragma once
 
 #include <cstdint>

@@ -103,7 +103,7 @@ struct Route {
     for (std::size_t i = 0; i < next.size(); ++i) {
       if (mesh.axes()[i].size == 1) next[i] = is_partial(to[i]) ? Placement(Replicate{}) : to[i];
     }
-    if (!travel_axes(mesh, now, next).empty()) {  // they would cut what another axis has cut already
+    if (!travel_axes(mesh, now, next).empty()) {  // they would split a part that another axis has already split
       reduced.insert(reduced.end(), scattered.begin(), scattered.end());
       std::ranges::sort(reduced);
       scattered.clear();
@@ -129,7 +129,7 @@ at::Tensor route(const at::Tensor& local, const std::vector<std::int64_t>& shape
   const at::NoGradGuard no_grad;
   Route way{.shape = shape, .mesh = mesh, .local = local, .now = from};
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax, ReduceOp::kMin}) way.reduce(to, op);
-  Placements moved = to;  // what becomes Partial is Replicate first; what is still Partial stays Partial
+  Placements moved = to;  // axes that become Partial are Replicate first; axes that are still Partial stay so
   for (std::size_t i = 0; i < to.size(); ++i) {
     if (is_partial(to[i])) moved[i] = is_partial(way.now[i]) ? way.now[i] : Placement(Replicate{});
   }
@@ -168,7 +168,7 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
   }
 };
 
-// Throws unless the gradient is cut as its tensor is.
+// Throws unless the gradient is sharded in the same way as its tensor.
 void check_gradient_placements(const char* whose, const Placements& placements, const Placements& gradient) {
   D9D_CHECK(gradient.size() == placements.size(), ConfigError,
             "[core::redistribute] expected one placement an axis for the gradient of the ", whose, ", got ",

@@ -23,9 +23,9 @@
 
 namespace d9d {
 
-// How gradients pass a redistribution: the layout that the gradient of the result's local tensor has when it arrives in
-// backward, and the layout that the gradient of the input's local tensor must have when it leaves. A gradient is cut as
-// its tensor is. Where the tensor is Replicate or Partial, its gradient is one of
+// How gradients pass a redistribution: the layout in which backward receives the gradient of the result's local tensor,
+// and the layout in which it must return the gradient of the input's local tensor. A gradient is sharded in the same
+// way as its tensor. Where the tensor is Replicate or Partial, its gradient is one of
 //   Replicate      every rank of the axis has the whole gradient: all computed the same from their copies
 //   Partial(sum)   every rank has the contribution of its own use of its copy
 // On each rank the gradient of a Partial(avg) tensor is 1 / ranks of the value's gradient.

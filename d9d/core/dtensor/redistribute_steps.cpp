@@ -189,7 +189,8 @@ std::vector<std::size_t> travel_axes(const DeviceMesh& mesh, const Placements& f
       const Placement before = cut_of(from, other);
       const Placement after = cut_of(to, other);
       if (before == after) continue;
-      // A shard cuts what the outer axes leave of its dim; a flat shard cuts what all shards leave.
+      // A shard splits the part of its dim that the outer axes leave; a flat shard splits the box that all shards
+      // leave.
       travels = travels || other == axis || std::holds_alternative<FlatShard>(here) ||
                 (other < axis && (before == here || after == here));
     }

@@ -13,7 +13,7 @@ namespace {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-// What follows a line end may be the file, or the remedy.
+// Replaces line ends by spaces: the text after one may name the file or the remedy.
 std::string in_one_line(std::string text) {
   std::ranges::replace_if(
       text, [](unsigned char c) { return c < ' '; }, ' ');
@@ -21,7 +21,8 @@ std::string in_one_line(std::string text) {
   return text;
 }
 
-// Of exceptions that have no room for their places: of the last few, which threads may hand to each other.
+// Keeps the places of the last few exceptions whose types cannot store them. Threads may pass such exceptions to each
+// other.
 class PlacesBeside {
  public:
   static PlacesBeside& of_process() {
@@ -58,10 +59,10 @@ class PlacesBeside {
   std::deque<Placed> recent_;
 };
 
-// What to do about it, after LibTorch's text.
+// A remedy to append to LibTorch's text; may be empty.
 std::string remedy_of(const c10::Error& error, const std::string& line) {
   if (is_out_of_memory(error)) return ". d9d_plan says what a job keeps in memory and which changes would help";
-  // What has no memory after materialize() belongs to no module.
+  // A tensor that is on meta after materialize() belongs to no module.
   const bool is_meta = line.find("meta") != std::string::npos;
   return is_meta ? ". A module that is not registered stays on meta: register_module()" : "";
 }

@@ -1,11 +1,12 @@
-// Where in a model and a job an exception was thrown: who knows adds it on the way out.
+// Adds to an exception where in a model and a job it was thrown; code that knows the place adds it while the exception
+// passes.
 //
 // Example
 //   with_error_place("in compute_loss", [&] { return task.compute_loss(output); });
 //   // expected a tensor of 2 dims, got 3 (in compute_loss)
 //
-// An exception keeps its type. The places of one that is neither of this library nor of LibTorch are kept beside it,
-// for error_line().
+// An exception keeps its type. For an exception type of neither this library nor LibTorch, the places are kept
+// separately, for error_line().
 #pragma once
 
 #include <exception>
@@ -18,11 +19,11 @@ class Error;
 
 namespace d9d {
 
-// Of the exception that is being handled: in a catch block.
+// Called in a catch block, about the exception that is being handled.
 [[nodiscard]] bool has_error_place();
 void add_error_place(const std::string& place);
 
-// What work() returns. An exception of it without a place gets this one.
+// Returns work(). Adds `place` to an exception that it throws without a place.
 template <class Work>
 decltype(auto) with_error_place(std::string_view place, const Work& work) {
   try {
@@ -33,13 +34,12 @@ decltype(auto) with_error_place(std::string_view place, const Work& work) {
   }
 }
 
-// The error's text on one line, with its places: what a program prints, in a catch block. Of several lines of LibTorch
-// the first.
-// It says too what helps where memory is short.
+// Called in a catch block: the text that a program prints for the error, on one line, with its places. Of a text of
+// LibTorch with several lines, only the first is used. If memory was short, the text names a remedy.
 [[nodiscard]] std::string error_line(const std::exception& error);
 // Whether LibTorch found no memory, on a CPU or a GPU.
 [[nodiscard]] bool is_out_of_memory(const c10::Error& error);
-// What is said of anything else that was thrown.
+// The text for anything thrown that is not a std::exception.
 inline constexpr const char* kUnknownException = "an exception that is no std::exception";
 
 }  // namespace d9d

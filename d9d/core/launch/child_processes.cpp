@@ -143,7 +143,7 @@ struct Child {
 bool is_success(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
 bool is_sufferer(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == kPeerFailedExitCode; }
 int exit_code_of(int status) {
-  if (is_sufferer(status)) return 1;  // where no rank is the cause
+  if (is_sufferer(status)) return 1;  // if no rank is the cause
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
@@ -208,7 +208,7 @@ class Supervisor {
     }
   }
 
-  // One that is stopped has nothing to finish. Woken to end by itself it would wait for its devices first.
+  // A stopped child has nothing to finish. If it were woken to end by itself, it would first wait for its devices.
   void kill_stopped() {
     for (const Child& child : children_) {
       if (child.status) continue;

@@ -15,7 +15,7 @@
 namespace d9d {
 
 // Exit code of a child that was only affected by another rank's failure (PeerFailedError). The supervisor then looks
-// for the cause in other children, and returns 1 where none is it.
+// for the cause in other children, and returns 1 if none is the cause.
 inline constexpr int kPeerFailedExitCode = 75;
 
 struct ChildProcessOptions {
@@ -24,8 +24,8 @@ struct ChildProcessOptions {
 };
 
 // Returns when all children have ended: 0 if all ended with 0. When one fails, writes one line to stderr with its rank
-// and its error message, or how it ended if it left none; ends the others (SIGTERM, then SIGKILL; SIGKILL at once for
-// one that is stopped), and returns its exit code, or 128 + its signal. SIGINT and SIGTERM are passed on to all
+// and its error message, or how it ended if it left none; ends the others (SIGTERM, then SIGKILL; SIGKILL immediately
+// for one that is stopped), and returns its exit code, or 128 + its signal. SIGINT and SIGTERM are passed on to all
 // children; if one of them then does not end with 0, returns 128 + that signal, without a line unless a child left an
 // error message.
 //

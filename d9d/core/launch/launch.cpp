@@ -53,7 +53,8 @@ void use_device(c10::Device device) {
   c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
 }
 
-// More threads than that wait for each other at every operator: with many thousand nothing moves at all.
+// With more threads than this, threads wait for each other at every operator; with many thousands there is no progress
+// at all.
 void check_threads(const LaunchConfig& config) {
   const std::int64_t most = 4 * std::max(16U, std::thread::hardware_concurrency());
   D9D_CHECK(config.num_threads.value_or(1) <= most, ConfigError,
@@ -95,7 +96,7 @@ void run_program(const Program& program, DistContext& context) {
   }
 }
 
-// Known before ranks wait for each other.
+// Checked before ranks wait for each other.
 void check_ranks(const RankEnvironment& here, const DeviceMeshParameters& mesh) {
   D9D_CHECK(
       here.world_size == mesh.world_size(), ConfigError, "[core::launch] expected a mesh of the ", here.world_size,
@@ -119,7 +120,7 @@ void end_with(const std::optional<std::string>& failure) {
   if (failure) throw IoError(*failure);
 }
 
-// Where threads wait as this library chose, and not as the user said.
+// Watches waiting threads if this library, and not the user, chose how they wait; otherwise null.
 std::unique_ptr<const WaitingThreads> watch_waiting_threads(const LaunchConfig& config, std::int64_t local_rank,
                                                             std::int64_t threads_per_rank) {
   if (!has_chosen_spins() || threads_per_rank <= 1) return nullptr;

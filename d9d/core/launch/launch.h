@@ -56,8 +56,8 @@ extern template const ValueType& json_type<LaunchConfig>();
 // one rank. Otherwise all ranks of the mesh run on this machine: as threads, or as child processes. Child processes
 // execute this program again, so before launch() a program should only read its configuration. The failure of one rank
 // ends all ranks. Process-wide settings (threads, autograd engine, CUDA) are made before `program` runs. A program
-// whose ranks are processes launches once, since each of them runs it from its beginning. init_timeout: seconds in
-// which all ranks must arrive; none: 300.
+// whose ranks are processes launches once, since each of them runs it from its beginning. init_timeout: seconds within
+// which all ranks must join; none: 300.
 [[nodiscard]] int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh,
                          const std::function<void(DistContext&)>& program,
                          std::optional<std::int64_t> init_timeout = std::nullopt);
@@ -67,14 +67,14 @@ extern template const ValueType& json_type<LaunchConfig>();
 
 namespace detail {
 
-// Where launch<Config> reads a program's configuration from, and into what.
+// The source from which launch<Config> reads a program's configuration, and the object that it fills.
 struct ConfigSource {
   int argc;
   const char* const* argv;
   const ConfigRewrite& rewrite;
   const RecordType& (*type)();  // throws for mistakes in fields()
   void* config;
-  const std::int64_t* init_timeout = nullptr;  // of the configuration, if it has trainer.timeout
+  const std::int64_t* init_timeout = nullptr;  // trainer.timeout of the configuration, if it has it
 };
 
 // Loads, then launches: `config` and `mesh` are members of the configuration, read when it is loaded.

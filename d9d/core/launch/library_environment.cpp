@@ -16,7 +16,7 @@
 namespace d9d {
 namespace {
 
-// How often a waiting thread of OpenMP looks before it sleeps: some tenths of a millisecond, longer than the pauses
+// How often a waiting OpenMP thread spins before it sleeps: some tenths of a millisecond, longer than the pauses
 // between operators, far shorter than a time slice.
 constexpr const char* kSpinCount = "GOMP_SPINCOUNT";
 constexpr const char* kLooks = "10000";
@@ -24,7 +24,7 @@ constexpr const char* kIsOurs = "D9D_CHOSE_SPINCOUNT";  // set where kLooks is f
 
 void set_unless_set(const char* name, const char* value) { ::setenv(name, value, /*overwrite=*/0); }
 
-// Whether the user, or this program before it started anew, has said how OpenMP's threads wait.
+// Whether the user, or this program before it restarted, has set how OpenMP threads wait.
 bool says_how_threads_wait() {
   return environment_variable(kSpinCount).has_value() || environment_variable("OMP_WAIT_POLICY").has_value();
 }

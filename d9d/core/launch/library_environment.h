@@ -3,16 +3,16 @@
 
 namespace d9d {
 
-// Sets what NCCL's groups in LibTorch, OpenMP in child processes and, if `is_deterministic`, cuBLAS read later; keeps
-// what the user has set. Call it while the process has one thread: a variable that is added moves the environment,
-// and a library that reads it in another thread, as cuDNN does while it compiles, then reads freed memory
-// (https://sourceware.org/bugzilla/show_bug.cgi?id=15607).
+// Sets variables that are read later by NCCL's groups in LibTorch, by OpenMP in child processes and, if
+// `is_deterministic`, by cuBLAS; keeps values that the user has set. Call it while the process has one thread: a
+// variable that is added moves the environment, and a library that reads it in another thread, as cuDNN does while it
+// compiles, then reads freed memory (https://sourceware.org/bugzilla/show_bug.cgi?id=15607).
 void set_library_environment(bool is_deterministic);
 
-// Restarts this program, in the same process and with the same arguments, with a GOMP_SPINCOUNT after which OpenMP's
-// waiting threads sleep; libgomp reads it before main begins (docs/decisions/0018-threads-that-wait.md). Returns
-// without that where the user has set OMP_WAIT_POLICY or GOMP_SPINCOUNT, where operators use one thread, where the
-// process has other threads, or where `argv` are not the arguments that the process was started with, as in a test.
+// Restarts this program, in the same process and with the same arguments, with a GOMP_SPINCOUNT after which waiting
+// OpenMP threads sleep; libgomp reads it before main begins (docs/decisions/0018-threads-that-wait.md). Returns without
+// a restart if the user has set OMP_WAIT_POLICY or GOMP_SPINCOUNT, if operators use one thread, if the process has
+// other threads, or if `argv` are not the arguments that the process was started with, as in a test.
 void restart_with_short_spins(int argc, const char* const* argv);
 
 // Whether this process, or the one that started it, has set that GOMP_SPINCOUNT.

@@ -5,7 +5,7 @@
 
 namespace d9d {
 
-// How many a process needs that is one of `num_ranks` ranks, or that supervises them.
+// The number of open files that a process needs if it is one of `num_ranks` ranks, or supervises them.
 [[nodiscard]] std::int64_t open_files_of(std::int64_t num_ranks);
 
 // Raises the limit of this process to what its user may have. Throws ConfigError if that is less than `needed`.

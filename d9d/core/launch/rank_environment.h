@@ -31,7 +31,7 @@ struct RankEnvironment {
   std::uint16_t master_port = 0;
   bool launcher_hosts_store = false;              // false: rank 0 does
   std::int64_t attempt = 0;                       // how often the launcher has restarted the job
-  std::string variables = "RANK and WORLD_SIZE";  // that say so, for messages
+  std::string variables = "RANK and WORLD_SIZE";  // that these values come from, for messages
   bool is_started = true;  // false: in a SLURM job of several tasks, but no srun has started this process
 };
 

@@ -46,7 +46,7 @@ class WaitLines {
 
  private:
   const Logger log_;
-  const std::function<std::string()> text_;  // empty: another rank of this machine says it
+  const std::function<std::string()> text_;  // empty: another rank of this machine logs it
   Clock::time_point next_;
 };
 
@@ -141,8 +141,8 @@ class Rendezvous {
   }
   [[nodiscard]] double seconds() const { return static_cast<double>(options_.timeout.count()) / 1e3; }
 
-  // The store waits without a limit for the first answer of what listens. A thread that still waits at the deadline is
-  // left behind.
+  // The store waits without a limit for the first answer of the listening process. A thread that still waits at the
+  // deadline is abandoned.
   [[nodiscard]] Store connect(const c10d::TCPStoreOptions& options, WaitLines& lines) const {
     std::packaged_task<Store()> task([address = here_.master_address, options]() -> Store {
       return c10::make_intrusive<c10d::TCPStore>(address, options);

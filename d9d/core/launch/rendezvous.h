@@ -22,14 +22,14 @@ struct RendezvousOptions {
   at::Device device = at::kCPU;  // Gloo for CPU, NCCL for CUDA (with an index)
   std::string job;               // a short description of the job, which must be the same on all ranks
   std::chrono::milliseconds timeout = kRendezvousTimeout;       // until all ranks have arrived
-  std::chrono::milliseconds silence = std::chrono::seconds(5);  // before a rank says for whom it waits, then a minute
+  std::chrono::milliseconds silence = std::chrono::seconds(5);  // until a rank logs for whom it waits; later 1 min
   Logger log = Logger();
 };
 
 // Collective over all ranks of the job. Throws within the timeout, with one line that names host:port:
 // CommunicationError if the port is taken, rank 0 cannot be reached, ranks are missing, or a rank has another
-// WORLD_SIZE or job; PeerFailedError on ranks that are only told of it. Meanwhile one rank of a machine writes for whom
-// it waits.
+// WORLD_SIZE or job; PeerFailedError on ranks that are only informed of it. While they wait, one rank of each machine
+// logs for whom it waits.
 //
 // From this call on the process ignores SIGPIPE, unless it handles it already: a write to a rank that has ended fails
 // with an error of the operation.

@@ -27,7 +27,7 @@ int run_reporting_errors(const std::function<void()>& program) {
     report(error_line(error));
     return 2;
   } catch (const PeerFailedError&) {
-    return kPeerFailedExitCode;  // the rank that failed prints its error, and who started it how it ended
+    return kPeerFailedExitCode;  // the failed rank prints its error, and its launcher its exit status
   } catch (const std::exception& error) {
     report(error_line(error));
   } catch (...) {

@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kFirstPeriod{250}, kPeriod{500};
 
-// What the kernel counts of each thread of this process, by its number; empty where it does not count.
+// The kernel's counts for each thread of this process, by thread id; empty if the kernel does not count.
 std::map<std::string, CoreUse> use_by_thread() {
   std::map<std::string, CoreUse> threads;
   std::error_code ignored;
@@ -39,7 +39,7 @@ std::map<std::string, CoreUse> use_by_thread() {
   return threads;
 }
 
-// Of the threads that lived all the time.
+// Sums the use of cores between two readings, over the threads that are in both.
 CoreUse use_since(const std::map<std::string, CoreUse>& before, const std::map<std::string, CoreUse>& now) {
   CoreUse use;
   for (const auto& [thread, counted] : now) {
@@ -58,11 +58,12 @@ OpenRegion open_region() { return reinterpret_cast<OpenRegion>(::dlsym(RTLD_DEFA
 }  // namespace
 
 bool CrowdedCores::measure(const CoreUse& use, std::chrono::nanoseconds period) {
-  // Threads of a job that has its cores alone wait for one 0.1 to 3 % of their time, beside another job 30 and more.
+  // In a job that has its cores to itself, threads wait for a core 0.1 to 3 % of their time; beside another job, 30 %
+  // and more.
   constexpr double kTaken = 0.1, kFree = 0.03;
-  constexpr int kFreeInARow = 6;  // so that the change of a moment starts no spinning
+  constexpr int kFreeInARow = 6;  // so that a momentary change does not start spinning
   const auto total = use.running + use.waiting;
-  if (4 * total < period) return are_taken_;  // of a quarter of a core nothing follows
+  if (4 * total < period) return are_taken_;  // less than a quarter of a core says nothing
   const double share = static_cast<double>(use.waiting.count()) / static_cast<double>(total.count());
   num_free_ = share < kFree ? num_free_ + 1 : 0;
   if (share > kTaken) are_taken_ = true;
@@ -70,8 +71,8 @@ bool CrowdedCores::measure(const CoreUse& use, std::chrono::nanoseconds period) 
   return are_taken_;
 }
 
-// More threads of OpenMP than cores, all of which sleep. While they are there, libgomp lets any thread look only 100
-// times before it sleeps, as its manual says of GOMP_SPINCOUNT.
+// A team of more OpenMP threads than cores, all of which sleep. While it exists, libgomp lets every thread spin only
+// 100 times before it sleeps, as its manual says about GOMP_SPINCOUNT.
 class WaitingThreads::SleepingTeam {
  public:
   explicit SleepingTeam(OpenRegion open) : thread_([this, open] { open(sleep, this, team_size(), 0); }) {}
@@ -81,12 +82,12 @@ class WaitingThreads::SleepingTeam {
       is_over_ = true;
     }
     over_.notify_all();
-    thread_.join();  // with it libgomp forgets the team
+    thread_.join();  // libgomp ends the team with this thread
   }
   SleepingTeam(const SleepingTeam&) = delete;
   SleepingTeam& operator=(const SleepingTeam&) = delete;
 
-  // Whether the process may have so many threads more: libgomp ends it where it gets one thread too few.
+  // Whether the process may create that many more threads: libgomp ends the process if it gets one thread too few.
   static bool may_begin() {
     std::promise<void> end;
     const std::shared_future<void> ended = end.get_future().share();
@@ -148,6 +149,7 @@ class WaitingThreads::Watch {
     if (std::exchange(has_told_, true)) return;
     const double share =
         static_cast<double>(use.waiting.count()) / static_cast<double>((use.running + use.waiting).count());
+    // lint: allow(at-once): the warning changes only together with docs/questions.md, which describes it
     log_.warning("other work takes cores of this job, whose threads waited for one ", std::round(100 * share),
                  " % of the last moments: threads of operators that wait now sleep at once, while that lasts");
   }

@@ -1,13 +1,13 @@
-// Lets threads of OpenMP that wait for work sleep at once while other work wants the cores of this process, and look
-// for a while before they sleep where nothing else does (docs/decisions/0018-threads-that-wait.md).
+// Makes OpenMP threads that wait for work sleep immediately while other work wants the cores of this process, and spin
+// for a while before they sleep if no other work does (docs/decisions/0018-threads-that-wait.md).
 //
 // Example
 //   const WaitingThreads waiting(log);   // until it is destroyed
 //   train();
 //
-// Where a job has its cores alone, a thread that looks has the next operator's work sooner than one that is woken.
-// Where it does not, the thread that looks holds up the one that it waits for. A thread of this object measures twice a
-// second how long threads of the process waited for a core, which the kernel counts.
+// If a job has its cores to itself, a spinning thread gets the next operator's work sooner than one that must be woken.
+// If it does not, a spinning thread takes the core from the thread that it waits for. A thread of this object measures
+// twice a second how long threads of the process waited for a core, which the kernel counts.
 #pragma once
 
 #include <chrono>
@@ -18,16 +18,16 @@
 
 namespace d9d {
 
-// What the threads of a process did in some time.
+// The time that the threads of a process spent running and waiting for a core.
 struct CoreUse {
   std::chrono::nanoseconds running{0};
   std::chrono::nanoseconds waiting{0};  // ready to run, without a core
 };
 
-// Of how many of the last measurements cores were taken by others, and what follows.
+// Decides from the latest measurements whether other work takes the cores of this process.
 class CrowdedCores {
  public:
-  // use: of the process since the last call, which was `period` ago. Returns whether its cores are taken now.
+  // use: that of the process since the last call, which was `period` ago. Returns whether its cores are taken now.
   bool measure(const CoreUse& use, std::chrono::nanoseconds period);
 
  private:
@@ -37,8 +37,8 @@ class CrowdedCores {
 
 class WaitingThreads {
  public:
-  // log: is told once when the cores are taken. Does nothing where threads of operators are not those of libgomp, or
-  // where the kernel does not count.
+  // log: gets one warning when the cores are taken. Does nothing if operators do not use libgomp's threads, or if the
+  // kernel does not count.
   explicit WaitingThreads(Logger log);
   ~WaitingThreads();
   WaitingThreads(const WaitingThreads&) = delete;

@@ -53,8 +53,9 @@ class OffloadedTensors {
 };
 
 // Offloads the storages of `tensors`, each once; tensors may be undefined. A storage that already has no memory (asleep
-// in another OffloadedTensors, a parameter that is not gathered, the meta device) is skipped: whoever took its memory
-// restores it. Waits for the devices before and after the copies. If it throws (no host memory), nothing has changed.
+// in another OffloadedTensors, a parameter that is not gathered, the meta device) is skipped: the owner that took its
+// memory restores it. Waits for the devices before and after the copies. If it throws (no host memory), nothing has
+// changed.
 [[nodiscard]] OffloadedTensors offload_tensors(const std::vector<at::Tensor>& tensors, OffloadOptions options = {});
 // The same for storages of any device, the CPU's too.
 [[nodiscard]] OffloadedTensors offload_storages(const std::vector<c10::Storage>& storages, OffloadOptions options = {});

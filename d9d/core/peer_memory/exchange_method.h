@@ -1,4 +1,5 @@
-// By what tensors are moved between ranks within a step: slices of sharded parameters, messages of a pipeline.
+// The means by which tensors are moved between ranks within a step: slices of sharded parameters, messages of a
+// pipeline.
 #pragma once
 
 #include "d9d/base/enum_names.h"

@@ -14,7 +14,7 @@
 namespace d9d {
 namespace {
 
-// Of all ranks: the words, and who is told that one of them has changed.
+// Shared by all ranks: the words, and a condition variable that signals changes of them.
 struct Shared {
   explicit Shared(std::int64_t num_bytes) : bytes(static_cast<std::size_t>(num_bytes)) {}
 
@@ -30,7 +30,7 @@ struct Shared {
   }
 };
 
-// Of one rank. The ranks share what the first has.
+// The block of one rank. All ranks use the Shared of the first rank's block.
 struct Block {
   Block(std::int64_t num_bytes, std::int64_t num_shared_bytes)
       : bytes(at::zeros({num_bytes}, at::kByte)), shared(std::make_shared<Shared>(num_shared_bytes)) {}
@@ -77,7 +77,7 @@ class HostPeerMemory final : public PeerMemory {
   }
 
   void wait_for(std::int64_t word, std::uint32_t value) const override {
-    constexpr std::chrono::milliseconds kPeriod{50};  // between two looks whether the group has failed
+    constexpr std::chrono::milliseconds kPeriod{50};  // between two checks whether the group has failed
     std::unique_lock lock(shared_->mutex);
     while (!shared_->raised.wait_for(lock, kPeriod, [&] { return shared_->is_raised(word, value); })) {
       ranks_->throw_if_rank_is_gone();
@@ -109,8 +109,9 @@ class HostPeerMemory final : public PeerMemory {
   at::Tensor own_;  // a tensor over its block's memory: moving its storage does not change the block
 };
 
-// A rank's block, for all ranks. Its last taker deletes it: the rank itself may have failed by then, and have left the
-// stack on which it opened the memory. Where a rank fails before it takes it, nobody does.
+// Offers a rank's block to all ranks. The last rank that takes it deletes the offer, because the offering rank may have
+// failed by then and left the stack on which it opened the memory. If a rank fails before it takes the block, the offer
+// is never deleted.
 struct Offer {
   const std::shared_ptr<Block> block;
   std::atomic<std::int64_t> num_takers;

@@ -1,12 +1,12 @@
-// A block of memory of each rank of a group, which the other ranks read and write without the owner's participation
-// while it computes, and words by which they tell each other that they have.
+// A block of memory on each rank of a group, which the other ranks read and write without the owner's participation
+// while it computes, and words that serve as flags by which ranks signal that they have done so.
 //
 //   CUDA   one process a rank, all on one machine: copy engines read and write over NVLink or PCIe and use no
 //          multiprocessor; streams wait for words, never the host
 //   CPU    ranks that are threads of one process
 //
 // Words are in host memory, so that a host can end a wait whatever the devices and the other ranks do: a write by the
-// device could stand behind the wait in the same hardware queue.
+// device could be queued after the wait in the same hardware queue.
 //
 // Example
 //   const PeerMemoryResult result = open_peer_memory(*ranks, /*num_bytes=*/1 << 20);    // Collective
@@ -16,11 +16,12 @@
 //   result.memory->read(target, /*rank=*/1, /*offset=*/256);
 //   ranks->all_reduce(token, ReduceOp::kSum).wait();          // after this ranks may write again
 //
-// Nothing but raise() and wait_for() orders writers and readers; the caller must do that, as in the example or so:
+// Only raise() and wait_for() order writers and readers. The caller must establish the order, as in the example above
+// or as follows:
 //
 //   result.memory->write(message, /*rank=*/1, /*offset=*/256);
-//   result.memory->raise(/*word=*/0, /*value=*/1);             // after what was written above
-//   result.memory->wait_for(/*word=*/0, /*value=*/1);          // on rank 1: the message is there
+//   result.memory->raise(/*word=*/0, /*value=*/1);             // after the write above
+//   result.memory->wait_for(/*word=*/0, /*value=*/1);          // on rank 1: the message is complete
 #pragma once
 
 #include <cstddef>
@@ -46,18 +47,17 @@ class PeerMemory {
   [[nodiscard]] virtual const at::Tensor& own() const = 0;
   // Local. Copies to target as many bytes as it has from the block of `rank` (a rank of the group; may be this rank),
   // beginning at byte `offset`. target is contiguous and on the device. Runs on the current stream. Throws StateError
-  // if
-  // CUDA refuses.
+  // if CUDA refuses.
   virtual void read(const at::Tensor& target, std::int64_t rank, std::int64_t offset) const = 0;
   // Local. The same in the other direction: copies source to the block of `rank`.
   virtual void write(const at::Tensor& source, std::int64_t rank, std::int64_t offset) const = 0;
-  // Host memory that all ranks of the group see, [num_shared_bytes], initially zeros; valid while this object is. Words
-  // are in it, each at a multiple of 4, and what else hosts tell each other.
+  // Host memory that all ranks of the group see, [num_shared_bytes], initially zeros; valid while this object is. It
+  // contains the words, each at a multiple of 4, and other data that hosts exchange.
   [[nodiscard]] virtual std::byte* shared() const = 0;
-  // Local. Sets the word (4 bytes) at `word` of shared(). Runs on the current stream; whoever sees the value also sees
-  // what was written before it.
+  // Local. Sets the word (4 bytes) at `word` of shared(). Runs on the current stream; a rank that sees the value also
+  // sees all earlier writes of the stream.
   virtual void raise(std::int64_t word, std::uint32_t value) const = 0;
-  // Local. Sets it at once, by the host, from any thread.
+  // Local. The host sets the word immediately, from any thread.
   virtual void raise_at_once(std::int64_t word, std::uint32_t value) const = 0;
   // Local. Waits until the word at `word` of shared() is `value` or one of the 2^31 values after it: numbers may wrap.
   // CUDA: the current stream waits, without a limit of time, whatever happens to the rank that would write. CPU: the
@@ -68,9 +68,9 @@ class PeerMemory {
   // Collective. The host waits for the current stream, on which all calls must precede. Releases the blocks of the
   // other ranks; only own() may be called afterwards.
   virtual void close() = 0;
-  // Local, of memory with shared bytes. As close(), for ranks that do not end at one time: work of this rank that uses
-  // blocks of others must have ended. A block is freed when all ranks have left, at the latest at the next leave() or
-  // open_peer_memory() of its owner.
+  // Local; only for memory with shared bytes. As close(), for ranks that do not end at the same time: work of this rank
+  // that uses blocks of others must have ended. A block is freed when all ranks have left, at the latest at the next
+  // leave() or open_peer_memory() of its owner.
   virtual void leave() = 0;
 };
 

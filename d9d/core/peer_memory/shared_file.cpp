@@ -20,12 +20,12 @@ namespace {
 
 constexpr std::int64_t kPage = 4096;
 
-// A name that no other file has or had: of this process, at this time.
+// A name that no other file has or had, made of the process id and the time.
 std::string new_path() {
   return cat("/dev/shm/d9d-", ::getpid(), "-", std::chrono::steady_clock::now().time_since_epoch().count());
 }
 
-// A file of num_bytes zeros that this process has created, or one that another rank has.
+// A mapping of a file of num_bytes zeros that this process has created, or of one that another rank has created.
 class Mapping {
  public:
   void create(const std::string& path, std::size_t num_bytes) {

@@ -1,4 +1,5 @@
-// Memory of the host that ranks of one machine share: each maps one file of /dev/shm, which has no name once all have.
+// Host memory that ranks of one machine share: each maps the same file of /dev/shm, whose name is removed once all have
+// mapped it.
 //
 // Example
 //   const SharedFileResult opened = open_shared_file(*ranks, /*num_bytes=*/64);      // Collective

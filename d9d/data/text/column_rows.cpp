@@ -14,7 +14,7 @@ void refuse_file(const std::filesystem::path& path, ColumnFormat format, const s
   const auto form = is_own ? std::nullopt : foreign_format(begin);
   throw IoError(cat("[data::ColumnRows] expected rows with the columns that are asked for, got ", problem, " in '",
                     path.string(), "'", form ? cat(", which is ", form->is) : "", ". ",
-                    form ? form->remedy : "Mend the file, or change what is read of it", "."));
+                    form ? form->remedy : "Correct the file, or change what is read of it", "."));
 }
 
 }  // namespace

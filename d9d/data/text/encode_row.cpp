@@ -38,9 +38,9 @@ std::optional<EncodedRow> encode_row(const TextRows& rows, std::int64_t part, co
   if (encoded.problem.empty()) return encoded;
   problem = cat(encoded.problem, " in ", rows.place(part, row.row));
   D9D_CHECK(row.begins && row.ends, IoError, "[data::encode_row] expected a text that has tokens, got ", problem,
-            ". Mend the text, or cut the file: one that is read in pieces is not left out.");
+            ". Correct the text, or cut the file: one that is read in pieces is not left out.");
   D9D_CHECK(options.bad_rows == BadRows::kSkip, IoError, "[data::encode_row] expected rows of text, got ", problem,
-            ". Mend this row, or set \"bad_rows\" to \"skip\" to leave such rows out.");
+            ". Correct this row, or set \"bad_rows\" to \"skip\" to leave such rows out.");
   return std::nullopt;
 }
 

@@ -22,13 +22,14 @@ DeviceMesh sharded_axes(const Parameter& parameter) {
 at::Tensor power(const at::Tensor& norm, double order) { return order == 2 ? norm * norm : norm.pow(order); }
 at::Tensor root(const at::Tensor& sum, double order) { return order == 2 ? sum.sqrt() : sum.pow(1 / order); }
 
-// What ranks and groups add up to a norm, and what they make of it. The largest is NaN if one is.
+// The value that each rank or group contributes to a norm, and the combination of these values. A maximum is NaN if any
+// value is.
 at::Tensor contribution(const at::Tensor& norm, double order) { return std::isinf(order) ? norm : power(norm, order); }
 at::Tensor joined(const at::Tensor& all, double order) { return std::isinf(order) ? all.amax() : all.sum(); }
 
-// The contributions of all ranks, in their order, which each rank adds up by itself. Replicas reduce in groups of their
-// own, in which a backend may add in other orders: their norms, and by clipping their parameters, would then differ in
-// the last bit. The maximum of some backends ignores NaN, too.
+// Gathers the contributions of all ranks in rank order, so that each rank adds them up by itself. In an all-reduce each
+// replica has a group of its own, in which a backend may add in a different order: the replicas' norms, and after
+// clipping their parameters, would then differ in the last bit. The maximum of some backends also ignores NaN.
 struct Gathered {
   Gathered(const at::Tensor& contribution, const DeviceMesh& ranks)
       : own(contribution.view(1)),
@@ -76,7 +77,7 @@ at::Tensor distributed_grad_norm(const std::vector<GradNormGroup>& groups, doubl
     each.work.wait();
     parts.push_back(joined(each.all, order));
   }
-  if (parts.empty()) {  // a stage with nothing that is trained
+  if (parts.empty()) {  // a stage without trained parameters
     const at::Device device = stages.num_ranks() > 1 ? stages.communicator()->device() : at::kCPU;
     parts.push_back(at::zeros({}, at::TensorOptions(device).dtype(at::kDouble)));
   }

@@ -1,5 +1,5 @@
-// The norm of all gradients of a job, whatever their layouts: every element counts exactly once. Those of its layers:
-// gradient_norms.h.
+// The norm of all gradients of a job, whatever their layouts: every element counts exactly once. Norms of single
+// layers: gradient_norms.h.
 //
 // Example
 //   const std::vector<GradNormGroup> groups = group_parameters_for_norm(parameters);
@@ -26,9 +26,9 @@ struct GradNormGroup {
 
 // Collective over the ranks of the groups and over `stages`, which hold different parameters. Reads stored().grad(),
 // which must already be summed over ranks; parameters without a gradient count as zeros. Otherwise as global_grad_norm:
-// fp64, 0-dim, the same bits on all ranks, also of replicas that hold the same gradients: ranks gather their parts, and
-// no backend chooses the order of additions. Needs one collective for each sharded group. NaN on one rank gives NaN on
-// all ranks.
+// fp64, 0-dim. The result has the same bits on all ranks, including replicas that hold the same gradients: ranks gather
+// their parts, so no backend chooses the order of additions. Needs one collective for each sharded group. NaN on one
+// rank gives NaN on all ranks.
 [[nodiscard]] at::Tensor distributed_grad_norm(const std::vector<GradNormGroup>& groups, double order,
                                                const DeviceMesh& stages);
 

@@ -12,8 +12,8 @@
 //     });
 //   }
 //
-// distributed_grad_norm() of one part at a time would add up the parts that two stages of a pipeline name at the same
-// call, which are different layers.
+// Calling distributed_grad_norm() for one part after another would be wrong in a pipeline: one call would combine the
+// different layers that two stages pass to it.
 #pragma once
 
 #include <cstddef>
@@ -27,15 +27,15 @@
 
 namespace d9d {
 
-// The part that a parameter counts to, by its name; "": to none.
+// Gives the part to which the parameter of that name belongs; "": to none.
 using PartOfParameter = std::function<std::string(const std::string& parameter)>;
 
 // The first `num_parts` of a name's dotted parts; the whole name if it has no more.
 [[nodiscard]] PartOfParameter by_prefix(std::size_t num_parts);
 
-// Collective over all ranks. modules: this rank's stages; `stages`: the ranks that have the others. Reads
-// stored().grad(), which must already be summed over ranks. Returns the L2 norm of each part of all stages, on every
-// rank; a parameter that several stages have (tied) counts once. Waits for the device.
+// Collective over all ranks. modules: this rank's stages; `stages`: the ranks of all stages. Reads stored().grad(),
+// which must already be summed over ranks. Returns the L2 norm of each part of all stages, on every rank; a parameter
+// that several stages have (tied) counts once. Waits for the device.
 [[nodiscard]] std::map<std::string, double> gradient_norms(const std::vector<std::reference_wrapper<Module>>& modules,
                                                            const PartOfParameter& part, const DeviceMesh& stages);
 

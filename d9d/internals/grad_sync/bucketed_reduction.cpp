@@ -57,12 +57,13 @@ class BucketedReduction::Bucket {
     }
     if (keeps_memory_) allocate();
   }
-  // On the current stream, unless there is memory: a step's gradients take theirs when the first of a bucket arrives,
-  // after most activations are gone.
+  // Allocates the buffer on the current stream unless it exists. This happens when the first gradient of the bucket is
+  // computed, after most activations have been freed.
   void allocate() {
     if (buffer_.defined()) return;
     buffer_ = at::empty({numel_}, parameters_.front()->local().options().dtype(dtype_));
-    // Filled from the end, so that memory has the order of declaration, as a product of several weights needs it.
+    // Views are assigned from the end of the buffer, so that memory has the order of declaration, which a GEMM over
+    // several weights needs.
     std::int64_t end = numel_;
     for (const ParameterPtr& parameter : parameters_) {
       const at::Tensor& local = parameter->local();
@@ -171,7 +172,7 @@ BucketedReduction::BucketedReduction(const std::vector<std::pair<std::string, Pa
 
 BucketedReduction::~BucketedReduction() = default;
 
-// Reduces in the order of buckets, so that all ranks agree, whatever the order in which their gradients arrive.
+// Reduces in the order of buckets, so that all ranks agree, whatever the order in which their gradients are computed.
 void BucketedReduction::reduce_ready(bool all) {
   while (num_reduced_ < buckets_.size() && (all || buckets_[num_reduced_]->is_complete())) {
     Bucket& bucket = *buckets_[num_reduced_];

@@ -7,12 +7,12 @@
 //
 // Handles the trained parameters that are not flat shards (FSDP reduces those). A gradient is summed over the axes
 // where its placement is Partial(sum). Gradients are collected in flat buckets, in the reverse order of declaration, as
-// backward produces them. A bucket is reduced when all its gradients of the last microbatch have arrived; buckets are
+// backward produces them. A bucket is reduced when all its gradients of the last microbatch are complete; buckets are
 // always reduced in the same order. On CPUs, where a reduction blocks backward, all buckets are reduced after it: ranks
-// whose gradients arrive in different orders would otherwise wait for each other in different groups. Gradients that
-// need no sum and have the parameter's dtype are not copied, unless keeps_memory is set. A bucket takes its memory when
-// the first gradient of a step arrives and gives it back in clear(), unless keeps_memory is set. The destructor removes
-// the hooks from the parameters.
+// whose gradients are computed in different orders would otherwise wait for each other in different groups. Gradients
+// that need no sum and have the parameter's dtype are not copied, unless keeps_memory is set. A bucket allocates its
+// memory when its first gradient of a step is computed and frees it in clear(), unless keeps_memory is set. The
+// destructor removes the hooks from the parameters.
 #pragma once
 
 #include <memory>
@@ -29,7 +29,7 @@
 namespace d9d {
 
 struct BucketedReductionConfig {
-  std::int64_t bucket_size_bytes = std::int64_t{25} << 20;  // of what is stored and communicated
+  std::int64_t bucket_size_bytes = std::int64_t{25} << 20;  // as stored and communicated
   std::optional<Dtype> gradient_dtype = std::nullopt;       // as gradient_dtype_of() of core/dtype takes it
   bool keeps_memory = false;  // buckets for all parameters: gradients have the same addresses in all steps
 };

@@ -1,4 +1,4 @@
-// One step of Adam with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101) for many tensors at once.
+// One step of Adam with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101) for many tensors in one call.
 //
 // Example
 //   adamw_({{.parameter = weight, .grad = grad, .exp_avg = m, .exp_avg_sq = v, .step = 1}},

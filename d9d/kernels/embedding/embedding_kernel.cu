@@ -53,7 +53,8 @@ __device__ __forceinline__ bool continues_before(const AddSortedRowsArgs& args, 
 __device__ __forceinline__ bool continues_after(const AddSortedRowsArgs& args, const Chunk& chunk) {
   return chunk.last + 1 < args.num_rows && args.ids[chunk.last + 1] == args.ids[chunk.last];
 }
-// Of a run that began in an earlier chunk (0), or that begins here and goes on in the next one (1).
+// The partial sum of a run that began in an earlier chunk (which = 0), or begins here and continues in the next one
+// (1).
 __device__ __forceinline__ float* partial_at(const AddSortedRowsArgs& args, std::int64_t chunk, int which,
                                              std::int64_t column) {
   return args.partials + (chunk * 2 + which) * args.num_columns + column;

@@ -159,7 +159,8 @@ LogitChunks chunks_with_gradients(const LinearCrossEntropyInput& input) {
 
 namespace {
 
-// Of tensors without values: what the kernels return, after they needed memory for a chunk.
+// For tensors without values: allocates the memory that the kernels would need for a chunk, and returns what they would
+// return.
 LinearCrossEntropyWithGradients without_values(const LinearCrossEntropyInput& input,
                                                const LinearCrossEntropyWanted& wanted, const LogitChunks& chunks) {
   const std::int64_t num_rows = input.hidden.size(0), chunk_rows = std::min(chunks.num_rows, num_rows);

@@ -36,7 +36,7 @@ bool is_file(const fs::path& path) {
 json read_object(const fs::path& path) {
   json object = json::parse(text_of_file(path), nullptr, /*allow_exceptions=*/false);
   D9D_CHECK(object.is_object(), ConfigError, "[loop::tokenizer_files] expected a JSON object in '", path.string(),
-            "', got something else. Mend it, or move it away.");
+            "', got something else. Correct it, or move it away.");
   return object;
 }
 

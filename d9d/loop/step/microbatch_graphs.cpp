@@ -90,7 +90,7 @@ class GraphWithRemedies final : public DeviceGraph {
           cat("[loop::cuda_graph] expected forward, loss and backward that only give work to the device, got: ",
               text.substr(0, text.find('\n')),
               " The task, the model or a hook waits for the device, reads a value of it, or copies from memory that is "
-              "not pinned. Mend that, or set trainer.cuda_graph to null."));
+              "not pinned. Fix that, or set trainer.cuda_graph to null."));
     }
   }
   void replay() override { graph_->replay(); }

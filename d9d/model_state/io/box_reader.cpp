@@ -18,15 +18,15 @@ namespace d9d {
 namespace {
 
 constexpr std::int64_t kMostBytes = std::int64_t{8} << 20;  // of one request
-constexpr std::int64_t kMostConverted = 2 << 20;  // of one that is converted or reordered in memory, on several threads
+constexpr std::int64_t kMostConverted = 2 << 20;            // of one that is converted or reordered, on several threads
 constexpr std::int64_t kGapOfBoxes = 4 << 10;
-constexpr std::int64_t kAlone = 1 << 20;  // from this size on a piece is read to where it belongs, not with others
+constexpr std::int64_t kAlone = 1 << 20;  // a piece of this size or more has a request of its own
 
-// A part of a BoxRead that is read at once.
+// A part of a BoxRead that is read by one call.
 struct Piece {
   const BoxRead* read;
   LocalBox box;
-  FlatRange bytes;  // of the file, from the first to the last that is wanted
+  FlatRange bytes;  // of the file, from the first to the last needed
   [[nodiscard]] at::Tensor target() const { return view_of(read->into, read->box, box); }
 };
 
@@ -86,7 +86,7 @@ void cut(const BoxRead& read, const LocalBox& box, std::size_t dim, std::vector<
   }
 }
 
-// In the order of the file; pieces that are close are read together.
+// Sorts the pieces by position in the file, and joins those that are close into one request.
 std::vector<Request> requests_of(std::vector<Piece> pieces, const std::map<std::string, InputFile>& files) {
   std::ranges::stable_sort(pieces, [](const Piece& a, const Piece& b) {
     const int paths = a.read->from.path.compare(b.read->from.path);
@@ -113,7 +113,7 @@ std::vector<Request> requests_of(std::vector<Piece> pieces, const std::map<std::
   return requests;
 }
 
-// Whether the piece's bytes are those that its target holds in memory.
+// Whether the bytes in the file are exactly those of the target's memory, so that they can be read into it directly.
 bool is_direct(const Piece& piece, const at::Tensor& target) {
   return target.is_cpu() && target.scalar_type() == piece.read->from.dtype && piece.read->casts.empty() &&
          target.is_contiguous() && !target.is_conj() && !target.is_neg() &&
@@ -122,7 +122,7 @@ bool is_direct(const Piece& piece, const at::Tensor& target) {
 
 void copy_piece(const Piece& piece, const at::Tensor& target, std::byte* bytes) {
   const auto size = static_cast<std::size_t>(element_size(*piece.read));
-  at::Tensor aligned;  // a header of odd length, or several dtypes in one request
+  at::Tensor aligned;  // for a header of odd length, or several dtypes in one request
   if (reinterpret_cast<std::uintptr_t>(bytes) % size != 0) {
     aligned = at::empty({piece.bytes.numel()}, at::kByte);
     std::memcpy(aligned.data_ptr(), bytes, static_cast<std::size_t>(piece.bytes.numel()));
@@ -136,9 +136,9 @@ void copy_piece(const Piece& piece, const at::Tensor& target, std::byte* bytes) 
 // A buffer for the requests of one thread.
 class ReadBuffer {
  public:
-  // On a GPU's machine copies from locked pages are several times faster.
+  // Copies to a GPU are several times faster from pinned memory.
   explicit ReadBuffer(bool is_pinned) : options_(at::TensorOptions().dtype(at::kByte).pinned_memory(is_pinned)) {}
-  // Memory for the bytes from `begin` of a file on, aligned as they are there.
+  // Memory for these bytes of a file, with the same alignment as in the file.
   std::byte* at(const FlatRange& bytes) {
     const std::int64_t shift = bytes.begin % kAlignment;
     if (!memory_.defined() || memory_.numel() < bytes.numel() + kAlignment) {

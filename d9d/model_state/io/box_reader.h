@@ -1,15 +1,15 @@
-// Reads boxes of stored tensors into tensors: finds out which bytes are needed, and reads them in the order of the
+// Reads boxes of stored tensors into tensors: determines which bytes are needed, and reads them in the order of the
 // file, in few large pieces, on several threads.
 //
 // Example
 //   std::vector<BoxRead> reads = {{.from = stored, .box = {{0, 0}, {4, 8}}, .into = part_of_weight}};
 //   const BytesRead bytes = read_boxes(std::move(reads));
 //
-// Pieces have up to 8 MiB; those that are converted or reordered in memory up to 2 MiB.
-// Bytes between those that are wanted are read too where another read would cost more: gaps of up to 4 KiB between
-// boxes, and of up to 64 KiB between the rows of one box. A box that is contiguous in the file, such as rows or a flat
-// slice, is read without a byte more than that; of columns of a row-major matrix at most their rows. Of a tensor with
-// checksums these are read too, and whole blocks (block_checksums.h).
+// Pieces have up to 8 MiB; those that are converted or reordered in memory up to 2 MiB. Bytes in gaps are read too if
+// another read would cost more: gaps of up to 4 KiB between boxes, and of up to 64 KiB between the rows of one box.
+// Apart from these, a box that is contiguous in the file, such as rows or a flat slice, is read without an extra byte;
+// for columns of a row-major matrix at most whole rows are read. For a tensor with checksums, the checksums and whole
+// blocks are read (block_checksums.h).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace d9d {
 
 inline constexpr std::int64_t kGapOfRows = std::int64_t{64} << 10;  // bytes
 
-// Where in a file a tensor is, row by row.
+// Where a tensor is stored in a file, in row-major order.
 struct StoredTensor {
   std::string path;
   std::int64_t offset;  // of the first byte
@@ -39,7 +39,7 @@ struct BoxRead {
   StoredTensor from;
   LocalBox box;                            // of the stored tensor
   at::Tensor into;                         // of the box's shape, any strides, dtype and device
-  std::vector<at::ScalarType> casts = {};  // conversions one after the other, before that to the dtype of `into`
+  std::vector<at::ScalarType> casts = {};  // applied in order, before the conversion to the dtype of `into`
 };
 
 struct BytesRead {

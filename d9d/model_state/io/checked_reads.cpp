@@ -18,10 +18,10 @@
 namespace d9d {
 namespace {
 
-constexpr std::int64_t kMostOfRun = std::int64_t{8} << 20;  // of one request, which has several blocks
+constexpr std::int64_t kMostOfRun = std::int64_t{8} << 20;  // bytes of one request of several blocks
 constexpr const char* kRemedy = ". Remove the folder; a job continues from the checkpoint before.";
 
-// One stored tensor, and what is wanted of it.
+// One stored tensor, and the reads from it.
 struct Wanted {
   const StoredTensor* from;
   std::vector<const BoxRead*> reads;
@@ -29,7 +29,7 @@ struct Wanted {
   std::vector<std::uint64_t> sums;  // of all its blocks
 };
 
-using WantedTensors = std::map<std::pair<std::string, std::int64_t>, Wanted>;  // by file and offset: in their order
+using WantedTensors = std::map<std::pair<std::string, std::int64_t>, Wanted>;  // sorted by file and offset
 
 // Blocks of a tensor that are read by one call.
 struct BlockRun {
@@ -112,7 +112,7 @@ FlatRange block_bytes(const BlockRun& request) {
   return {.begin = request.first * block, .end = std::min(request.end * block, stored_bytes(*request.wanted->from))};
 }
 
-// Copies what is wanted of the elements [begin, end) of a tensor.
+// Copies those of the given elements of a tensor that reads need.
 void copy_out(const Wanted& wanted, const FlatRange& elements, std::byte* bytes) {
   std::int64_t begin = 0;
   for (const LocalBox& box : boxes_of_range(whole_box(wanted.from->shape), elements)) {

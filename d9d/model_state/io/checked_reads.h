@@ -1,5 +1,5 @@
-// Reads of stored tensors that have checksums: these are read, then whole blocks, which are compared before anything of
-// them is copied. Called by read_boxes().
+// Reads from stored tensors that have checksums: reads the checksums, then whole blocks, and verifies each block before
+// any of its bytes are copied. Called by read_boxes().
 #pragma once
 
 #include <vector>

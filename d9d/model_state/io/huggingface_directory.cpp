@@ -29,7 +29,7 @@ constexpr const char* kTokenizerFileName = "tokenizer.json";
 constexpr const char* kTied = "tie_word_embeddings";  // of config.json
 constexpr const char* kHead = "lm_head.weight";
 
-// What people write about a model, and what says how its tokens are made and which of them end a text.
+// Files that people write about a model, and files of its tokenizer and its end-of-text tokens.
 const std::set<std::string> kNotes = {"README.md", "LICENSE", ".gitattributes"};
 const std::set<std::string> kTokenFiles = {kTokenizerFileName,
                                            "tokenizer_config.json",
@@ -95,14 +95,14 @@ json index_of(const std::vector<std::vector<TensorSource>>& shards) {
   return {{"metadata", {{"total_size", total_size}}}, {"weight_map", weight_map}};
 }
 
-// Whether huggingface_shard_name() gives such names: model-00001-of-00003.safetensors.
+// Whether the name has the form of huggingface_shard_name(): model-00001-of-00003.safetensors.
 bool is_shard(const std::string& name) {
   constexpr std::string_view kPattern = "model-#####-of-#####.safetensors";
   const auto fits = [](char pattern, char c) { return pattern == '#' ? c >= '0' && c <= '9' : pattern == c; };
   return std::ranges::equal(kPattern, name, fits);
 }
 
-// Whether a config.json is of a model that someone published, or a copy of one, and of no export of this library.
+// Whether a config.json belongs to a published model or a copy of one, and not to an export of this library.
 bool is_of_transformers(const std::string& config_json) {
   const json config = json::parse(config_json, nullptr, /*allow_exceptions=*/false);
   return config.is_object() && config.contains("transformers_version");
@@ -126,7 +126,7 @@ bool is_export(const fs::path& directory, const std::map<std::string, std::strin
   return !error && (!is_published || (own != files.end() && is_of_transformers(own->second)));
 }
 
-// The names of the files of an earlier export that are among `known`, and that this one does not write.
+// The names of those of the `known` files that are in the folder and that this export does not write.
 std::vector<std::string> others_in(const fs::path& directory, const std::set<std::string>& known,
                                    const std::map<std::string, std::string>& files) {
   std::vector<std::string> names;

@@ -38,8 +38,8 @@ class SafetensorsFile;
 class HuggingFaceDirectory {
  public:
   // Reads the index, or the header of a single file (which takes precedence, as in transformers). Throws IoError if
-  // there is neither, with what is in its place, or if the index is not a map from names to files of this folder. A
-  // shard is opened when one of its tensors is first requested.
+  // there is neither, naming weights in other formats that the folder has, or if the index is not a map from names to
+  // files of this folder. A shard is opened when one of its tensors is first requested.
   explicit HuggingFaceDirectory(std::filesystem::path path);
 
   // Reads config.json. Throws IoError if it is missing or not a JSON object. Where has_untied_head(),
@@ -74,13 +74,13 @@ class HuggingFaceDirectory {
 [[nodiscard]] std::vector<std::size_t> shard_of_each(const std::vector<std::int64_t>& bytes,
                                                      std::int64_t max_shard_bytes);
 
-// A folder that is being written: whoever writes shards puts them into staging().
+// A folder that is being written; writers put shards into staging().
 class HuggingFaceExport {
  public:
-  // `files`: text files beside the weights, by name. The folder may hold an earlier export, with a README.md or a
-  // license that people put beside it: these stay. A tokenizer and generation_config.json do not: they may be another
-  // job's, whose ids are other texts (token_files_that_go). A folder that holds any other file is refused with IoError,
-  // and so is a published model with its tokenizer.
+  // `files`: text files beside the weights, by name. The folder may hold an earlier export; a README.md or a license
+  // that people put beside it stays. Its tokenizer and generation_config.json are removed: they may be from another
+  // job, whose ids stand for other texts (token_files_that_go). Throws IoError for a folder that holds any other file,
+  // and for a published model with its tokenizer.
   HuggingFaceExport(const std::filesystem::path& path, std::map<std::string, std::string> files);
   [[nodiscard]] const std::filesystem::path& staging() const { return directory_.staging(); }
   // Adds files and index, and makes the folder appear. `shards`: their tensors, described. Throws StateError for equal
@@ -98,15 +98,15 @@ struct HuggingFaceWriteOptions {
   std::optional<std::int64_t> max_shard_bytes;
 };
 
-// The names of the files of a tokenizer in the folder that an export without one removes, for a word of warning.
+// The names of tokenizer files in the folder that an export with these `files` removes, for a warning.
 [[nodiscard]] std::vector<std::string> token_files_that_go(const std::filesystem::path& path,
                                                            const std::map<std::string, std::string>& files);
 
 // Throws the errors that an export would throw before it writes: for programs that train for hours before they export.
 void check_huggingface_target(const std::filesystem::path& path, const std::map<std::string, std::string>& files = {});
 
-// After check_huggingface_target(), makes the folder that a job exports to at its end the job's own until the result is
-// destroyed, by <path>.lock beside it. Throws IoError if another job has it.
+// Calls check_huggingface_target(), then locks the folder to which a job exports at its end until the result is
+// destroyed, by <path>.lock beside it. Throws IoError if another job holds the lock.
 [[nodiscard]] std::unique_ptr<FolderLock> lock_huggingface_target(const std::filesystem::path& path,
                                                                   const std::map<std::string, std::string>& files = {});
 

@@ -124,7 +124,7 @@ SafetensorsEntry parse_entry(const std::string& name, const json& value, std::si
   if (!begin || !end || *begin > *end || *end > data_size) {
     complain("data_offsets of '", name, "' within the ", data_size, " bytes of data, got ", offsets.dump());
   }
-  if (!is_known) {  // it matters only where the tensor is used
+  if (!is_known) {  // an error only if the tensor is used
     return {.dtype = c10::ScalarType::Undefined,
             .shape = std::move(shape),
             .offset = data_start + *begin,

@@ -25,7 +25,7 @@ struct SafetensorsEntry {
   std::vector<std::int64_t> shape;
   std::size_t offset;  // of the first byte, from the start of the file
   std::size_t size;    // bytes
-  // The dtype's name where this library does not know it; `dtype` is Undefined then.
+  // The dtype's name if this library does not know it; `dtype` is Undefined then.
   std::string unknown_dtype = {};
 };
 
@@ -35,14 +35,13 @@ struct SafetensorsHeader {
 };
 
 // Parses and checks the header of a whole file. Every returned entry lies within `file` and has the byte count of its
-// shape and dtype (of a dtype that is unknown here, any), and together the entries cover the data exactly once.
-// Otherwise throws IoError that names `path` and, if one is concerned, the tensor. No number in the file is used
-// unchecked.
+// shape and dtype (any number of bytes if this library does not know the dtype), and together the entries cover the
+// data exactly once. Otherwise throws IoError that names `path` and, if one is concerned, the tensor. No number in the
+// file is used unchecked.
 [[nodiscard]] SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, const std::string& path);
 
-// Sorts `tensors` into the order in which a file holds them: widest dtype first, so that each is aligned to its
-// elements, then by name (as the Python package does). Throws StateError for two tensors of one name and for dtypes
-// that the format lacks.
+// Sorts `tensors` into their order in a file: widest dtype first, so that each is aligned to its elements, then by name
+// (as the Python package does). Throws StateError for equal names and for dtypes that the format lacks.
 [[nodiscard]] std::vector<TensorSource> in_safetensors_order(std::vector<TensorSource> tensors);
 
 // Length and JSON for `tensors` in that order, padded with spaces to a multiple of 8 bytes.

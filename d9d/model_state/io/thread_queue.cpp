@@ -18,7 +18,7 @@ void work_through(std::size_t num_items, int num_threads, const std::function<Wo
   std::exception_ptr error;
   const auto run = [&] {
     const at::NoGradGuard no_grad;
-    const c10::ParallelGuard one_thread(true);  // these threads are what is parallel here
+    const c10::ParallelGuard one_thread(true);  // parallelism comes from these threads alone
     try {
       const WorkOnItem work = make_worker();
       for (std::size_t item = next++; item < num_items; item = next++) work(item);

@@ -36,7 +36,7 @@ class Parallel final : public detail::MapperNode {
   std::map<std::string, std::size_t> owner_of_;  // by the first input of a group: no two groups share an input
 };
 
-// A mapper of a chain, and the tensors that pass by it.
+// A mapper of a chain, and the tensors that pass by it unchanged.
 struct Stage {
   StateMapper mapper;
   NameSet own_inputs = mapper.inputs();
@@ -77,7 +77,7 @@ std::vector<Stage> in_stages(const std::vector<StateMapper>& mappers) {
   return stages;
 }
 
-// The names on one side of a chain that hang together, by a number for each set.
+// Sets of names that are connected by groups, at one position of a chain; each set has a number.
 class ConnectedNames {
  public:
   explicit ConnectedNames(const NameSet& names) {
@@ -86,7 +86,7 @@ class ConnectedNames {
       parents_.push_back(parents_.size());
     }
   }
-  // The set of the names that a group takes, which it joins.
+  // Joins the sets of the names that a group takes, and returns the joined set.
   std::size_t joined(const NameSet& names) {
     const std::size_t first = set_of(*names.begin());
     for (const std::string& name : names) parents_[set_of(name)] = first;
@@ -97,7 +97,7 @@ class ConnectedNames {
     while (parents_[set] != set) set = parents_[set] = parents_[parents_[set]];
     return set;
   }
-  // Behind a mapper: its outputs belong to the sets of what it takes.
+  // Moves past a mapper: its outputs belong to the sets of its inputs.
   void replace(const std::map<std::string, std::size_t>& sets) { number_of_ = sets; }
   [[nodiscard]] const std::map<std::string, std::size_t>& numbers() const { return number_of_; }
 
@@ -140,7 +140,7 @@ class Sequential final : public detail::MapperNode {
     MappedTensors tensors = inputs;
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       MappedTensors behind;
-      // Sorted by name, and each group at its first input: the same order on all ranks.
+      // Tensors are sorted by name, and each group runs at its first input, so that the order is the same on all ranks.
       for (const auto& [name, tensor] : tensors) {
         const auto found = groups_of_stages_[i].find(name);
         if (found == groups_of_stages_[i].end()) {

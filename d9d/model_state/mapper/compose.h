@@ -1,4 +1,5 @@
-// Mappers of mappers (mapper/state_mapper.h). All names are checked when a mapper is made, before there are tensors.
+// Composition of mappers (mapper/state_mapper.h). All names are checked when a mapper is made, before there are
+// tensors.
 //
 // Example
 //   const StateMapper layer = mapper::parallel({mapper::identity("norm"), merge_qkv});
@@ -19,13 +20,13 @@ class Module;
 
 namespace d9d::mapper {
 
-// Mappers beside each other. Throws ConfigError if two share an input or an output.
+// The groups of all mappers, side by side. Throws ConfigError if two share an input or an output.
 [[nodiscard]] StateMapper parallel(std::vector<StateMapper> mappers);
 
-// One mapper after the other: outputs of each are inputs of the next. A tensor that a later mapper needs and none
-// before it makes is an input of the whole; one that no later mapper uses is an output of the whole. Groups of the
-// whole are what hangs together. Throws ConfigError if there is nothing to compose, and if a name that is carried
-// through a mapper is one of its own.
+// One mapper after the other: outputs of each are inputs of the next. A tensor that a later mapper needs and no earlier
+// one outputs is an input of the whole; one that no later mapper uses is an output of the whole. Groups that are
+// connected by tensors become one group. Throws ConfigError if there is nothing to compose, or if a name that passes by
+// a mapper is also one of its own names.
 [[nodiscard]] StateMapper sequential(std::vector<StateMapper> mappers);
 
 // Every num_shards-th group of the mapper, beginning with the index-th: the work of one of several ranks or threads.
@@ -35,7 +36,7 @@ namespace d9d::mapper {
 [[nodiscard]] StateMapper with_prefix(const StateMapper& mapper, const std::string& of_inputs,
                                       const std::string& of_outputs);
 
-// Those that have groups, in their order.
+// The mappers that have groups, in their order.
 [[nodiscard]] std::vector<StateMapper> without_empty(std::vector<StateMapper> mappers);
 
 // One identity for each name; for each parameter and persistent buffer of a module; for each output of a mapper.

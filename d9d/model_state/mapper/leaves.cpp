@@ -81,7 +81,7 @@ class FunctionLeaf final : public Leaf {
               function_->outputs.size(), " tensors, got ", call.specs.size(), ".");
     std::vector<MappedTensor> outputs;
     for (std::size_t i = 0; i < call.specs.size(); ++i) {
-      // No name of a tensor: it cannot be mistaken for an input of the group.
+      // Not a valid tensor name, so that it cannot be mistaken for an input of the group.
       call.results.push_back(cat(function_->outputs[i], " (result of call ", calls.size(), ")"));
       outputs.push_back(whole_tensor(call.results.back(), call.specs[i]));
     }
@@ -95,7 +95,7 @@ StateMapper moving(std::string kind, const Names& from, const Names& to, MoveEle
   return StateMapper(std::make_shared<MovingLeaf>(std::move(kind), from, to, std::move(move)));
 }
 
-// A leaf of one tensor that keeps its name.
+// A leaf with one tensor, whose name stays.
 StateMapper of_one(std::string kind, const std::string& name,
                    const std::function<MappedTensor(const MappedTensor&)>& move) {
   return moving(std::move(kind), {name}, {name},
@@ -123,7 +123,7 @@ StateMapper rename(const std::string& from, const std::string& to) {
 StateMapper rename_matching(const Names& names, const std::string& pattern, const std::string& replacement) {
   std::vector<StateMapper> renames;
   try {
-    constexpr std::size_t kMostCharacters = 1024;  // std::regex takes stack for each
+    constexpr std::size_t kMostCharacters = 1024;  // std::regex uses stack space for each
     const std::regex expression(pattern);
     for (const std::string& name : names) {
       D9D_CHECK(name.size() <= kMostCharacters, StateError, "[model_state::mapper] expected names of at most ",

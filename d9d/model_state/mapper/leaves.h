@@ -26,8 +26,9 @@ namespace d9d::mapper {
 
 [[nodiscard]] StateMapper identity(const std::string& name);
 [[nodiscard]] StateMapper rename(const std::string& from, const std::string& to);
-// Renames each of the names: what `pattern`, a regular expression of ECMAScript, matches in it becomes `replacement`,
-// in which $1 is its first group. A name without a match keeps its name. ConfigError for a pattern that is none.
+// Renames each of the names: the part that `pattern`, a regular expression of ECMAScript, matches is replaced by
+// `replacement`, in which $1 is the first group. A name without a match stays. Throws ConfigError for an invalid
+// pattern.
 [[nodiscard]] StateMapper rename_matching(const std::vector<std::string>& names, const std::string& pattern,
                                           const std::string& replacement);
 // Takes `<parent>.<name>` as `<name>`, for each of the names.
@@ -39,7 +40,7 @@ namespace d9d::mapper {
 [[nodiscard]] StateMapper unsqueeze(const std::string& name, std::int64_t dim);
 [[nodiscard]] StateMapper squeeze(const std::string& name, std::optional<std::int64_t> dim);  // none: all of size 1
 [[nodiscard]] StateMapper cast(const std::string& name, at::ScalarType dtype);
-// The mistakes of other types, each as one compile error.
+// Turns wrong types into one compile error each.
 template <class T>
 requires(std::is_enum_v<T> && !std::is_same_v<T, at::ScalarType>) StateMapper cast(const std::string&, T) {
   static_assert(sizeof(T) == 0,
@@ -56,14 +57,14 @@ StateMapper stack(const Name&, const std::string&, std::int64_t) {
 [[nodiscard]] StateMapper stack(const std::vector<std::string>& from, const std::string& to, std::int64_t dim);
 [[nodiscard]] StateMapper unstack(const std::string& from, const std::vector<std::string>& to, std::int64_t dim);
 [[nodiscard]] StateMapper concatenate(const std::vector<std::string>& from, const std::string& to, std::int64_t dim);
-// Equal parts; the last is shorter, if need be. A StateError if there are fewer parts than names.
+// Equal parts; the last may be shorter. Throws StateError if there are fewer parts than names.
 [[nodiscard]] StateMapper chunk(const std::string& from, const std::vector<std::string>& to, std::int64_t dim);
 // Parts of the given sizes, which add up to the dim's.
 [[nodiscard]] StateMapper split(const std::string& from, const std::vector<std::pair<std::string, std::int64_t>>& to,
                                 std::int64_t dim);
 
-// A function of the user's, of whole tensors. It is called on meta tensors as well, to learn shapes and dtypes, and
-// its inputs must not be changed. A group with it is in memory as a whole.
+// A function by the user that takes whole tensors. It is also called on meta tensors, to determine shapes and dtypes,
+// and must not change its inputs. A group that contains it is held in memory as a whole.
 [[nodiscard]] StateMapper function(
     const std::string& name, const std::vector<std::string>& from, const std::vector<std::string>& to,
     const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>& apply);

@@ -84,7 +84,7 @@ MappedTensor narrowed(const MappedTensor& x, std::int64_t dim, std::int64_t star
   LocalBox kept = whole_box(result.spec.shape);
   kept.start[at] = start;
   for (const TensorPart& part : x.parts) {
-    // First without a copy: of thousands of stacked tensors each output takes one.
+    // Checked before copying the part: with thousands of stacked tensors, each output takes one of them.
     const std::int64_t begin = part.target.start[at];
     if (begin >= start + length || begin + part.target.sizes[at] <= start) continue;
     std::optional<TensorPart> inner = part_within(part, kept);
@@ -168,11 +168,11 @@ at::Tensor in_source_order(const TensorPart& part, const at::Tensor& target_valu
   for (std::size_t d = part.dims.size(); d-- > 0;) {
     if (part.dims[d] < 0) values = values.select(static_cast<std::int64_t>(d), 0);
   }
-  Shape used;  // the input's dims in the order that `values` has them now
+  Shape used;  // the input's dims, in their current order in `values`
   for (const std::int64_t dim : part.dims) {
     if (dim >= 0) used.push_back(dim);
   }
-  Shape order(used.size());  // positions in `used`, by the input's dim
+  Shape order(used.size());  // for each dim of the input, its position in `used`
   std::iota(order.begin(), order.end(), 0);
   std::ranges::sort(order, {}, [&](std::int64_t at) { return used[static_cast<std::size_t>(at)]; });
   values = values.permute(order);

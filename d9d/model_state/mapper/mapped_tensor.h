@@ -1,5 +1,6 @@
-// A tensor as boxes of other tensors: what a mapper says of an output before any data is read. Functions on it move
-// boxes and not data, so that a chain of them costs one copy, and a rank copies the boxes that it holds alone.
+// A tensor described as boxes of other tensors: a mapper's description of an output before any data is read. Functions
+// on it move boxes and not data, so that a chain of them costs one copy, and a rank copies only the boxes that it
+// holds.
 //
 // Example
 //   MappedTensor q = whole_tensor("q", {.dtype = at::kFloat, .shape = {4, 8}});
@@ -55,7 +56,7 @@ struct MappedTensor {
 
 [[nodiscard]] std::int64_t size_of_dim(const MappedTensor& x, std::int64_t dim);
 
-// What fills `box` of the output; none if the part fills nothing of it.
+// The share of `part` that fills `box` of the output; none if it fills nothing of it.
 [[nodiscard]] std::optional<TensorPart> part_within(const TensorPart& part, const LocalBox& box);
 
 // The values of part.target: a view of `source_values`, the elements part.source of the input, unless they are
@@ -64,8 +65,8 @@ struct MappedTensor {
 // The reverse: `target_values`, of part.target's shape, as a view of the shape of part.source.
 [[nodiscard]] at::Tensor in_source_order(const TensorPart& part, const at::Tensor& target_values);
 
-// The tensor itself, from what `source_values` returns for each part in turn: the elements part.source of its input. A
-// view of them where one part is all.
+// The tensor's values. `source_values` is called for each part in turn, and returns the elements part.source of its
+// input. The result is a view of them if there is only one part.
 [[nodiscard]] at::Tensor assembled(const MappedTensor& x,
                                    const std::function<at::Tensor(const TensorPart& part)>& source_values);
 // The same from whole inputs.

@@ -28,7 +28,7 @@ void check_disjoint(const std::vector<StateGroup>& groups, std::set<std::string>
   }
 }
 
-// The tensor that an output is, if it is one as it came.
+// The tensor that an output equals unchanged; null if there is none.
 const DTensor* forwarded(const MappedTensor& x, const std::map<std::string, DTensor>& tensors) {
   if (x.parts.size() != 1 || !x.parts[0].casts.empty() || !std::ranges::is_sorted(x.parts[0].dims)) return nullptr;
   const DTensor& tensor = tensors.at(x.parts[0].input);

@@ -1,6 +1,6 @@
-// How the tensors of one naming become those of another: a graph of leaves (mapper/leaves.h) that nodes compose
-// (mapper/compose.h). A mapper is a value without data. It falls into groups, of which each makes its outputs from its
-// inputs alone, so that model state streams through it group by group.
+// Maps tensors of one naming scheme to those of another: a graph of leaves (mapper/leaves.h) that nodes compose
+// (mapper/compose.h). A mapper is a value without data. It consists of groups, each of which computes its outputs from
+// its own inputs only, so that model state streams through it group by group.
 //
 // Example
 //   const StateMapper merge_qkv = mapper::concatenate({"q", "k", "v"}, "qkv", 0);
@@ -31,19 +31,20 @@ struct StateGroup {
   auto operator<=>(const StateGroup&) const = default;
 };
 
-// A function of tensors in a mapper. What it does to elements is not known: all of its inputs are read for any output.
+// A function of tensors in a mapper. Its effect on single elements is not known, so all of its inputs are read for any
+// output.
 struct MapFunction {
   std::string name;  // in messages
   std::vector<std::string> inputs;
   std::vector<std::string> outputs;
   std::function<std::vector<DTensor>(const std::vector<DTensor>&)> apply;  // may be collective
-  // What apply() returns, from what it gets.
+  // The shapes and dtypes of the results of apply(), from those of its inputs.
   std::function<std::vector<StateSpec>(const std::vector<StateSpec>&)> infer;
 };
 
 using MappedTensors = std::map<std::string, MappedTensor>;
 
-// A function that runs, on inputs that were mapped; its results are named as inputs of what follows.
+// A call of a function on mapped inputs; later parts refer to its results by name, like inputs.
 struct FunctionCall {
   std::shared_ptr<const MapFunction> function;
   std::vector<MappedTensor> inputs;
@@ -51,7 +52,7 @@ struct FunctionCall {
   std::vector<StateSpec> specs;  // of the results
 };
 
-// What a mapper does to one group. Parts refer to the group's inputs and to results of calls.
+// The result of mapping one group. Parts refer to the group's inputs and to results of calls.
 struct MappedGroup {
   std::map<std::string, StateSpec> inputs;
   std::vector<FunctionCall> calls;  // in the order in which they run, the same on all ranks
@@ -87,11 +88,11 @@ class StateMapper {
   [[nodiscard]] std::set<std::string> inputs() const;
   [[nodiscard]] std::set<std::string> outputs() const;
 
-  // What the mapper does to one group, from a description of its inputs. Throws StateError for names that are no
-  // group's, and for shapes and dtypes that do not fit, with the leaf.
+  // Maps one group, from a description of its inputs. Throws StateError for names that are not the inputs of a group,
+  // and for shapes and dtypes that do not fit, naming the leaf.
   [[nodiscard]] MappedGroup map(const std::map<std::string, StateSpec>& inputs) const;
 
-  // The outputs of one group; contiguous, or the input itself. Collective if a function of the group is.
+  // The outputs of one group; each is contiguous, or the input itself. Collective if a function of the group is.
   [[nodiscard]] std::map<std::string, DTensor> apply(const std::map<std::string, DTensor>& inputs) const;
   [[nodiscard]] std::map<std::string, at::Tensor> apply(const std::map<std::string, at::Tensor>& inputs) const;
 
@@ -101,7 +102,7 @@ class StateMapper {
   std::shared_ptr<const detail::MapperNode> node_;
 };
 
-// The outputs of a group that was mapped, from its inputs; those in `wanted` only. They may be views.
+// The outputs of a mapped group that are in `wanted`, computed from its inputs. They may be views.
 [[nodiscard]] std::map<std::string, DTensor> run_group(const MappedGroup& group,
                                                        const std::map<std::string, DTensor>& inputs,
                                                        const std::set<std::string>& wanted);

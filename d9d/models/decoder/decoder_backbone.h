@@ -26,7 +26,7 @@ class DecoderBackbone : public Module {
   [[nodiscard]] virtual std::int64_t hidden_size() const = 0;
   [[nodiscard]] virtual const VocabularySplits& vocabulary() const = 0;
   [[nodiscard]] virtual const PipelineStageInfo& stage() const = 0;
-  // Of the whole model; none: it does not say.
+  // The distribution of the whole model's layers; none if the model does not state it.
   [[nodiscard]] virtual std::optional<LayerDistribution> layer_distribution() const { return std::nullopt; }
   // The embedding matrices, in the order of the vocabulary. Empty if this stage has none.
   [[nodiscard]] virtual std::vector<ParameterPtr> embedding_weights() const = 0;

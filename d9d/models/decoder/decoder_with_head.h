@@ -62,8 +62,8 @@ using DecoderForCausalLM = DecoderWithHead<LanguageModellingHead>;
 using DecoderForClassification = DecoderWithHead<ClassificationHead>;
 using DecoderForEmbedding = DecoderWithHead<EmbeddingHead>;
 
-// Build heads of the backbone's width, on the last stage only. A backbone that ties its embeddings shares them with
-// the language-modelling head: of several stages the last one gets the embedding as well.
+// Build heads of the backbone's width, on the last stage only. A backbone that ties its embeddings shares them with the
+// language-modelling head: with several stages, the last one gets the embedding as well.
 [[nodiscard]] ModulePtr<LanguageModellingHead> make_language_modelling_head(DecoderBackbone& backbone,
                                                                             const CausalLMHeadConfig& config = {});
 [[nodiscard]] ModulePtr<DecoderForCausalLM> make_decoder_for_causal_lm(const ModulePtr<DecoderBackbone>& backbone,

@@ -23,7 +23,7 @@ class EvalScope {
       part->eval();
     }
   }
-  // Outer modules come before those within, whose mode may be another.
+  // Outer modules come before inner ones, whose mode may differ.
   ~EvalScope() {
     for (const auto& [module, was_training] : were_training_) module->train(was_training);
   }

@@ -21,12 +21,12 @@ struct GenerateOptions {
   double temperature = 0.0;                            // 0: always the likeliest token
   std::int64_t max_sequence = 512;                     // the model sees at most this number of latest tokens
   std::uint64_t seed = 0;                              // of the sampling
-  std::vector<std::int64_t> stop_ids = {};             // the first of these is the last token
-  std::function<void(std::int64_t id)> on_token = {};  // called with each token as it comes, on each rank
+  std::vector<std::int64_t> stop_ids = {};             // generation ends after any of these
+  std::function<void(std::int64_t id)> on_token = {};  // called on each rank with each token once it is generated
   // The axes cp and tp over which the model divides positions: context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).
   DeviceMesh sequence_ranks = {};
-  // All ranks of a model over several: each token is that of the first rank, so that all stop together though their
-  // logits are not equal bit by bit. Without it the ranks must compute alike.
+  // All ranks of the model, if there are several: every rank takes the token of the first, so that all stop together
+  // even if their logits differ in the last bits. If it is empty, all ranks must compute equal logits.
   DeviceMesh ranks = {};
 };
 
@@ -35,7 +35,7 @@ struct GenerateOptions {
 // mode of each module.
 [[nodiscard]] std::vector<std::int64_t> generate(TokenModel& model, std::vector<std::int64_t> prompt,
                                                  const GenerateOptions& options);
-// Of a model in one piece.
+// The same for a model that is not split into stages.
 [[nodiscard]] std::vector<std::int64_t> generate(const ModulePtr<DecoderForCausalLM>& model,
                                                  std::vector<std::int64_t> prompt, const GenerateOptions& options);
 

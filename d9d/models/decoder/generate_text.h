@@ -1,4 +1,4 @@
-// Text that a trained decoder writes, with the tokenizer.json of its vocabulary. As slow as generate().
+// Generates text with a trained decoder and the tokenizer.json of its vocabulary. As slow as generate().
 //
 // Example
 //   const auto tokenizer = d9d::Tokenizer::from_file("Qwen3-0.6B/tokenizer.json");
@@ -21,13 +21,13 @@
 
 namespace d9d {
 
-// Collective over all ranks of the model, with the same arguments. Returns what Tokenizer::decode() makes of the ids
-// that generate() returns; special tokens and ids without a token leave nothing. `on_text` gets it in pieces as tokens
-// come, on each rank, always whole characters. Throws ConfigError if the tokenizer has ids beyond the model's
-// vocabulary, and as generate().
+// Collective over all ranks of the model, with the same arguments. Returns Tokenizer::decode() of the ids that
+// generate() returns; special tokens and ids without a token produce no text. `on_text` gets the text in pieces while
+// tokens are generated, on each rank; a piece consists of whole characters. Throws ConfigError if the tokenizer has ids
+// beyond the model's vocabulary, and as generate().
 std::string generate_text(TokenModel& model, const Tokenizer& tokenizer, std::span<const std::uint32_t> prompt,
                           GenerateOptions options, const std::function<void(std::string_view text)>& on_text = {});
-// Of a model in one piece.
+// The same for a model that is not split into stages.
 std::string generate_text(const ModulePtr<DecoderForCausalLM>& model, const Tokenizer& tokenizer,
                           std::span<const std::uint32_t> prompt, GenerateOptions options,
                           const std::function<void(std::string_view text)>& on_text = {});

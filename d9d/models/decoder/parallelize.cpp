@@ -84,7 +84,8 @@ void shard(const DistContext& context, PreNormDecoder& decoder, const std::vecto
   std::vector<std::shared_ptr<Module>> last = {decoder.norm.shared()};
   last.insert(last.end(), heads.begin(), heads.end());
   last = without_null(std::move(last));
-  // Of several stages the first and the last have the embedding, alone in a unit, so that both cut it alike.
+  // With several stages, the first and the last both have the tied embedding. Each puts it into a unit of its own, so
+  // that both shard it in the same way.
   std::vector<std::shared_ptr<Module>> tied_heads;
   if (decoder.stage().num_stages > 1) {
     const auto is_tied_here = [&](const auto& module) { return is_tied_head(module, decoder); };

@@ -24,8 +24,8 @@ namespace d9d {
 
 // Local, on the meta device, with parameters in the dtype of training and frozen ones already frozen. `heads` belong to
 // this stage; entries may be null. Makes one FSDP unit for each layer, one for the embedding, and one for the last norm
-// and the heads; if embeddings are tied, the latter two are one unit that stays gathered. Of several stages the first
-// and the last then have the embedding, in a unit of its own. Throws ConfigError that names the degree for tensor
+// and the heads; if embeddings are tied, the latter two are one unit that stays gathered. With several stages, the
+// first and the last then have the embedding, in a unit of its own. Throws ConfigError that names the degree for tensor
 // parallelism with experts, and for tensor or context parallelism with heads other than the language-modelling head or
 // with hidden-state snapshots.
 void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,

@@ -18,15 +18,15 @@ class LayerList : public Module {
   }
 };
 
-// Hidden states between layers have the dtype of the matrices that they are multiplied with, of which the largest
-// stands for all. Norms and routers may have another.
+// Hidden states between layers have the dtype of the matrices that they are multiplied with; the largest parameter of a
+// layer is taken for all of them. Norms and routers may have another dtype.
 at::ScalarType dtype_between_layers(const DecoderLayer& layer) {
   const auto parameters = layer.named_parameters();
   const auto size = [](const auto& named) { return c10::multiply_integers(named.second->global_shape()); };
   return std::ranges::max_element(parameters, {}, size)->second->local().scalar_type();
 }
 
-// Of the decoder's float64, or float32.
+// The dtype of the auxiliary loss: float64 for a decoder in float64, otherwise float32.
 at::ScalarType auxiliary_dtype(at::ScalarType dtype) { return at::promote_types(dtype, at::kFloat); }
 
 }  // namespace
@@ -88,7 +88,7 @@ SequenceTransfer PreNormDecoder::forward(const SequenceStageInput& input, const 
     }
     aggregator.add(state.hidden_states);
   }
-  if (config.has_auxiliary_loss && !state.auxiliary_loss) {  // the layers up to here have none, and later ones do
+  if (config.has_auxiliary_loss && !state.auxiliary_loss) {  // no layer so far has returned one, but later ones will
     const at::TensorOptions like = state.hidden_states.options();
     state.auxiliary_loss = at::zeros({}, like.dtype(auxiliary_dtype(state.hidden_states.scalar_type())));
   }

@@ -96,14 +96,14 @@ class PreNormDecoder : public DecoderBackbone {
   // For example to set activation checkpointing of single layers: (*layers)[i]->set_activation_checkpointing(...).
   [[nodiscard]] const std::vector<ModulePtr<DecoderLayer>>& layers() const { return layers_; }
 
-  // Tensor parallelism: over how many ranks hidden states between layers are shards of the positions, [B, S / W, H].
-  // Stages hand on shards: each rank sends its own to the rank of the next stage with the same positions.
+  // Tensor parallelism: the number of ranks over which positions of hidden states between layers are sharded, [B, S /
+  // W, H]. Stages send shards: each rank sends its shard to the rank of the next stage with the same positions.
   void set_num_position_shards(std::int64_t count) { num_position_shards_ = count; }
 
   const PreNormDecoderConfig config;
   const DecoderStageOptions options;
   const LayerRange layer_range;
-  ModulePtr<SplitTokenEmbeddings> embed_tokens;  // null on stages that have none
+  ModulePtr<SplitTokenEmbeddings> embed_tokens;  // null on stages without an embedding
   const ModulePtr<RotaryEmbeddingProvider> rope_provider;
   const ModulePtr<RMSNorm> norm;  // null on all stages but the last
 

@@ -42,9 +42,9 @@ struct SequenceShared {                              // to every stage, and to e
   std::optional<at::Tensor> hidden_states_agg_mask;  // [B, S], see HiddenStatesAggregator
   // Documents that do not see each other, in the order of the B * S positions; position_ids count from 0 in each.
   std::optional<PackedSequences> packed = std::nullopt;
-  // [n] int64, ascending: which of the B * S positions are data. The others are padding, which experts do not get and
-  // which does not count in their balance. None: all. Real positions must not see padding, so it stands at the end of a
-  // sequence, or is a document of `packed`.
+  // [n] int64, ascending: the indices of those of the B * S positions that are data. The others are padding, which is
+  // not sent to experts and does not count in their balance. None: all. Real positions must not see padding, so it
+  // stands at the end of a sequence, or is a document of `packed`.
   std::optional<at::Tensor> real_positions = std::nullopt;
   static constexpr auto fields() {
     return record<SequenceShared>(field("position_ids", &SequenceShared::position_ids),

@@ -1,4 +1,5 @@
-// One sequence whose positions ranks share, and the logits of its last position: what generate() runs for each token.
+// A sequence whose positions are divided among ranks, and the logits of its last position. generate() builds one for
+// each token.
 //
 // Example
 //   const ShardedSequence sequence(ids, context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}));

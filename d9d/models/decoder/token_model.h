@@ -1,5 +1,5 @@
-// A decoder as generate() calls it: what follows a sequence of tokens. Of one piece: one_piece_decoder(); of the stages
-// of a pipeline: loop/language_model/staged_decoder.h.
+// The interface of a decoder for generate(): logits of the token after a sequence. For a model that is not split into
+// stages: one_piece_decoder(); for the stages of a pipeline: loop/language_model/staged_decoder.h.
 //
 // Example
 //   const auto decoder = one_piece_decoder(model);
@@ -18,7 +18,7 @@ class TokenModel {
  public:
   virtual ~TokenModel();
 
-  // What this rank has of the model.
+  // The parts of the model that this rank has.
   [[nodiscard]] virtual std::vector<ModulePtr<DecoderForCausalLM>> parts() const = 0;
   // Collective over all ranks of the model. ids: [1, length] int64, the same on all ranks and on any device. Returns
   // the logits [V] of the last position, on all ranks. sequence_ranks: GenerateOptions.

@@ -16,7 +16,7 @@ void remove_nulls(nlohmann::json& object) {
   }
 }
 
-// Whether any layer attends within a window only. Layers of mixtures of experts all do, or none.
+// Whether any layer attends within a window only. In a mixture of experts either all layers do, or none.
 bool has_windows(const HuggingFaceDecoderConfig& config) {
   constexpr std::int64_t kDefaultMaxWindowLayers = 28;  // of transformers
   if (!config.use_sliding_window || !config.sliding_window) return false;

@@ -48,7 +48,7 @@ struct HuggingFaceDecoderConfig {
   double attention_dropout = 0.0;
   bool use_sliding_window = false;
   std::optional<std::int64_t> sliding_window = 4096;  // null: no layer has a window
-  // Layers from this one on have the window, where layer_types does not say which; null: 28.
+  // If layer_types does not say which layers have the window, all layers from this one on have it; null: 28.
   std::optional<std::int64_t> max_window_layers = {};
   double partial_rotary_factor = 1.0;
   std::optional<std::vector<std::string>> layer_types = {};
@@ -103,7 +103,7 @@ void check_model_type(const nlohmann::json& config, const std::string& model_typ
 void check_buildable(const HuggingFaceDecoderConfig& config);
 
 // Base and scaling of the rotary embedding. Throws ConfigError for types and keys that this library lacks, and for a
-// base that is not an integer. "finetuned" says how a model came to be, and changes nothing.
+// base that is not an integer. The key "finetuned" only says how a model was trained, and is ignored.
 struct Rope {
   std::int64_t base;
   std::optional<RopeScalingConfig> scaling;

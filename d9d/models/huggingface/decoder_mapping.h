@@ -22,8 +22,8 @@
 
 namespace d9d {
 
-// The prefixes of a decoder's own names. The defaults are those of DecoderWithHead. A bare backbone has none; one of
-// several heads has "heads.<name>.".
+// The prefixes of a decoder's own names. The defaults are those of DecoderWithHead. A bare backbone has no prefix; each
+// of several heads has "heads.<name>.".
 struct DecoderNames {
   std::string backbone = "model.";
   std::string head = "head.";
@@ -59,8 +59,8 @@ struct DecoderStateLayout {
 // From this library's state to a checkpoint. Throws ConfigError for an embedding head with a projection.
 [[nodiscard]] StateMapper decoder_to_huggingface(const DecoderStateLayout& layout);
 
-// `decoder`, a mapper of the backbone and perhaps of heads, with one more head. `backbone_prefix`: in the checkpoint,
-// whose embedding a tied head takes too.
+// Adds a head to `decoder`, a mapper of the backbone and perhaps of other heads. `backbone_prefix`: the backbone's
+// prefix in the checkpoint, from which a tied head reads the embedding.
 [[nodiscard]] StateMapper add_head_from_huggingface(const StateMapper& decoder, const HeadConfig& head,
                                                     const DecoderSizes& sizes, const std::string& backbone_prefix,
                                                     const DecoderNames& names);

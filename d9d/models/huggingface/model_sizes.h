@@ -1,10 +1,10 @@
-// Sizes of a model as a configuration gives them: written out, or those of the checkpoint that training starts from.
+// Sizes of a model as a configuration states them: written out, or taken from the checkpoint that training starts from.
 //
 //   "model": {"layer": {...}, "num_hidden_layers": 28, ...}
 //   "model": "from_checkpoint"
 //   "model": {"from_checkpoint": {"max_position_ids": 4096, "layer": {"sdpa_backend": "eager"}}}
 //
-// The last one changes what config.json does not decide, see check_model_sizes().
+// The last form changes values that config.json does not determine, see check_model_sizes().
 //
 // Example
 //   const auto sizes = resolve_model_sizes(config.model, source_checkpoint, qwen3_dense_parameters_from_huggingface,
@@ -33,7 +33,7 @@ inline constexpr std::string_view kFromCheckpoint = "from_checkpoint";
 template <class Parameters>
 struct ModelSizes {
   std::optional<Parameters> written = {};             // null: "from_checkpoint"
-  nlohmann::json changes = nlohmann::json::object();  // to those of the checkpoint: a part of Parameters
+  nlohmann::json changes = nlohmann::json::object();  // to the checkpoint's sizes: a part of Parameters
 };
 
 // config.json of the checkpoint. ConfigError that names `path` when there is no checkpoint.
@@ -41,13 +41,13 @@ struct ModelSizes {
                                                     const ConfigPath& path);
 
 // Compares parameter records of decoders key by key; ConfigError that names the first key that differs, both values and
-// the file. Left out is what config.json does not decide: how many positions are used, how the vocabulary is split,
-// which kernels run, how experts are balanced and how layers are spread over stages.
+// the file. Values that config.json does not determine are not compared: how many positions are used, how the
+// vocabulary is split, which kernels run, how experts are balanced and how layers are distributed over stages.
 void check_model_sizes(const nlohmann::json& written, const nlohmann::json& published,
                        const std::filesystem::path& file, const ConfigPath& path);
 
-// What the model is built with, where `file` of the checkpoint says `published`. Local. ConfigError where written sizes
-// are not the checkpoint's.
+// Local. The sizes that the model is built with. published: the sizes in the checkpoint's `file`. Throws ConfigError if
+// written sizes differ from them.
 template <class Parameters>
 [[nodiscard]] Parameters resolve_model_sizes(const ModelSizes<Parameters>& sizes, const Parameters& published,
                                              const std::filesystem::path& file, const ConfigPath& path) {

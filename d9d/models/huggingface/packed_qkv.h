@@ -1,10 +1,10 @@
 // Query, key and value projections of each layer as one matrix self_attn.qkv_proj.weight: the rows of q, then of k,
-// then of v. Serving engines keep them so.
+// then of v. Serving engines store them in this form.
 //
 // Example
 //   const StateMapper packed = mapper::sequential({from_huggingface, pack_qkv(sizes, "model.")});
 //
-// Other tensors are not the mappers' business: in a chain they pass by.
+// The mappers do not name other tensors; in a chain these pass by unchanged.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace d9d {
 
-inline constexpr const char* kPackedQkv = "self_attn.qkv_proj.weight";  // behind "<backbone_prefix>layers.<i>."
+inline constexpr const char* kPackedQkv = "self_attn.qkv_proj.weight";  // after "<backbone_prefix>layers.<i>."
 
 [[nodiscard]] StateMapper pack_qkv(const DecoderSizes& sizes, const std::string& backbone_prefix);
 [[nodiscard]] StateMapper unpack_qkv(const DecoderSizes& sizes, const std::string& backbone_prefix);

@@ -28,7 +28,7 @@ struct Qwen3MoELayerParameters {
   std::int64_t head_dim = 2;                       // even
   bool router_renormalize_probabilities = true;    // the chosen experts' probabilities add up to one
   double router_auxiliary_loss_coefficient = 0.0;  // of the load-balancing loss; 0: none
-  // Of loss-free balancing, for each step; 0: the router has no bias.
+  // Update rate of loss-free balancing, applied in each step; 0: the router has no bias.
   double router_bias_update_rate = 0.0;
   std::optional<SdpaConfig> sdpa_backend = {};             // null: the best that fits the device
   std::optional<GroupedMMConfig> grouped_mm_backend = {};  // null: the best that fits the device

@@ -7,7 +7,7 @@
 
 namespace d9d {
 
-// Rank r of the group has positions [r * S / W, (r + 1) * S / W), as context_parallel_shard() cuts them. Causality,
+// Rank r of the group has positions [r * S / W, (r + 1) * S / W), as context_parallel_shard() splits them. Causality,
 // windows, sinks and masks work as on one rank. attend() is collective: it runs one all_gather in forward and one
 // reduce_scatter in backward. With causality later ranks see more keys and do more work. Packed sequences throw
 // ConfigError.

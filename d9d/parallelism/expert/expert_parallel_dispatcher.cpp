@@ -44,7 +44,7 @@ Splits row_sums(const at::Tensor& counts) {
   return {sums.const_data_ptr<std::int64_t>(), sums.const_data_ptr<std::int64_t>() + sums.numel()};
 }
 
-// [E] on the CPU: of tokens without values, which all experts get alike.
+// [E] on the CPU: the counts for tokens without values, which are distributed evenly over all experts.
 at::Tensor balanced_counts(std::int64_t num_rows, std::int64_t num_experts) {
   at::Tensor counts = at::full({num_experts}, num_rows / num_experts, at::kLong);
   counts.narrow(0, 0, num_rows % num_experts).add_(1);

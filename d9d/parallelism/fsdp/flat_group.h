@@ -63,8 +63,8 @@ class FlatGroup {
   // stream; local() of the parameters then reads this memory.
   void gather(const at::Tensor& memory);
   [[nodiscard]] bool gathers_by_collective() const { return gather_->is_collective(); }
-  // Local. Converts the stored slice to the one that is gathered, where these are two. Called on the stream of gathers
-  // between a change of the stored slice and the next gather(), while no other rank reads.
+  // Local. Converts the stored slice to the gathered slice, if these are different tensors. Called on the stream of
+  // gathers between a change of the stored slice and the next gather(), while no other rank reads.
   void update_gathered_slice();
   void release() { flat_->detach(); }
   [[nodiscard]] bool is_gathered() const { return flat_.has_value() && flat_->is_attached(); }
@@ -74,14 +74,15 @@ class FlatGroup {
   [[nodiscard]] bool has_gradients() const { return full_grad_.defined(); }
   // A parameter's part of the full gradient. The caller must write it, or add to it if it has values.
   [[nodiscard]] GradientPlace gradient_place(std::size_t index);
-  // Moves a parameter's .grad() into the full gradient: adds it to values that are there, or overwrites.
+  // Moves a parameter's .grad() into the full gradient: adds it to existing values, or overwrites memory without
+  // values.
   void take_gradient(std::size_t index);
-  // Local. Makes memory for the reduced slice, unless there is some: of the current stream, which publishes and clears
-  // it. What reduces waits for that stream.
+  // Local. Allocates memory for the reduced slice, unless it exists. It belongs to the current stream, which publishes
+  // and clears it; streams that reduce wait for that stream.
   void allocate_shard_gradient();
   // Collective over the shard axis. Adds the sum of the ranks' full gradients to this rank's slice, on the current
   // stream, and releases the full gradient's memory. With `over_replicas` (in the last microbatch) it also sums over
-  // the replicate axes all that is not summed over them yet, so that the number of reductions in a step does not
+  // the replicate axes everything that is not yet summed over them, so that the number of reductions in a step does not
   // matter. Throws StateError without `over_replicas` after a sum over replicas in the same step.
   void reduce_gradients(bool over_replicas);
   // Collective over the replicate axes, after the last microbatch. Sums over them the gradients of a group that was
@@ -91,7 +92,7 @@ class FlatGroup {
   void publish_gradients();
   // Local. Discards full, reduced and published gradients and frees their memory, which the next forward may use.
   void clear_gradients();
-  // This rank's slice of the parameters: the gathered one and, if it is another, the stored one.
+  // This rank's slice of the parameters: the gathered slice and, if it is a different tensor, the stored slice.
   [[nodiscard]] std::vector<at::Tensor> slices() const;
 
  private:

@@ -29,10 +29,11 @@ struct FsdpConfig {
   // parameters.
   std::optional<Dtype> gradient_dtype = {};
   // True: keeps the full gradients of all units until the last microbatch of the step, and reduces once. False: each
-  // microbatch reduces, and only the full gradients of the units in work are kept. Unset: resolve_fsdp() chooses.
+  // microbatch reduces, and only the full gradients of units in use are kept. Unset: resolve_fsdp() chooses.
   std::optional<bool> reduce_on_last_microbatch = {};
   ExchangeMethod gather = ExchangeMethod::kAuto;  // of parameters
-  // Of gradients that are reduced in each microbatch; with reduce_on_last_microbatch the communicator reduces them.
+  // The method for gradients that are reduced in each microbatch; with reduce_on_last_microbatch the communicator
+  // reduces them.
   ExchangeMethod reduce = ExchangeMethod::kAuto;
 
   static constexpr auto fields() {
@@ -44,9 +45,9 @@ struct FsdpConfig {
   }
 };
 
-// Sets what is unset. On several pipeline ranks a stage runs other microbatches between a forward and its backward, so
-// that it would gather and reduce in every pass: kNever and true, which keep a rank's whole stages gathered, and their
-// full gradients. On one: kExceptLast and false.
+// Chooses the unset options. With several pipeline ranks: kNever and true, which keep a rank's whole stages and their
+// full gradients gathered, because a stage runs other microbatches between a forward and its backward and would
+// otherwise gather and reduce in every pass. With one: kExceptLast and false.
 [[nodiscard]] constexpr FsdpConfig resolve_fsdp(FsdpConfig config, std::int64_t num_pipeline_ranks) {
   const bool is_pipeline = num_pipeline_ranks > 1;
   if (!config.reshard_after_forward) {

@@ -188,8 +188,8 @@ void FsdpRuntime::step_back() {
   const auto [index, side] = order_.step_back();
   if (side == UnitOrder::Side::kStart) return finish_backward(index);
   entries_[index].in_backward = true;
-  // A slot is taken here and not when a gradient arrives, so that all ranks take slots for the same units. The memory
-  // of a gradient decides how it is reduced (ShardReduce), which must be the same on all ranks.
+  // A slot is taken here and not when a gradient is computed, so that all ranks take slots for the same units. The
+  // memory of a gradient decides how it is reduced (ShardReduce), which must be the same on all ranks.
   if (entries_[index].unit->gradient_bytes() > 0 && part_ != BackwardPart::kInput) gradient_slots_.take(index);
   gather(index);
   if (const auto ahead = order_.next_in_backward()) gather(*ahead);
@@ -288,7 +288,7 @@ void FsdpRuntime::end_backward_pass() {
   reduce_rest();
 }
 
-// Products that waited run in the order of backward. All ranks reduce in this order, whatever arrives first.
+// Deferred products run in the order of backward. All ranks reduce in this order, whichever gradient is complete first.
 void FsdpRuntime::reduce_waiting(bool all) {
   while (reduces_now() && num_waiting_ > 0) {
     const Entry& entry = entries_[num_waiting_ - 1];

@@ -21,11 +21,11 @@
 // runs, and with all_gather it must run alike on all ranks. Several backwards of one forward must reach the same units
 // on all ranks. A forward without gradients gathers each unit when it needs it and is not part of the order.
 //
-// A model must have a single runtime: two would issue collectives in independent orders on the same communicators. The
-// pipeline stages of a rank have one each, since their passes follow one another in the order of the program. Between a
-// microbatch's forward and its backward a stage runs other microbatches: with kNever and reduce_on_last_microbatch,
-// the default of pipelines (resolve_fsdp()), it gathers and reduces once a step, otherwise in each pass. Of a split
-// backward the first half gathers and the second reduces: products that wait need no parameters.
+// A model must have a single runtime: two would issue collectives in independent orders on the same communicators. Each
+// pipeline stage of a rank has its own, since their passes run one after another in the order of the program. Between a
+// microbatch's forward and its backward a stage runs other microbatches: with kNever and reduce_on_last_microbatch, the
+// default of pipelines (resolve_fsdp()), it gathers and reduces once a step, otherwise in each pass. In a split
+// backward the first half gathers and the second half reduces: deferred products need no parameters.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +53,9 @@ class FsdpRuntime final : public GradientReduction,
                           public Offloadable,
                           public std::enable_shared_from_this<FsdpRuntime> {
  public:
-  // config: what is unset is that of a model that is no pipeline; resolve_fsdp() otherwise. log: gets one line per
-  // group of ranks about the way in which slices are gathered and gradients summed. Unset: no log.
+  // config: unset options get the defaults of a model without a pipeline; for a pipeline, call resolve_fsdp() first.
+  // log: gets one line per group of ranks about the way in which slices are gathered and gradients summed. Unset: no
+  // log.
   explicit FsdpRuntime(FsdpConfig config, std::optional<Logger> log = std::nullopt)
       : config_(resolve_fsdp(config, /*num_pipeline_ranks=*/1)), log_(std::move(log)) {}
 
@@ -157,11 +158,11 @@ class FsdpRuntime final : public GradientReduction,
   OrderPrint last_;          // of the communication over replicas_, which happens in the last microbatch only
   at::Tensor disagreement_;  // of the step
   bool is_last_microbatch_ = true;
-  BackwardPart part_ = BackwardPart::kWhole;  // of the pass that runs, or of the last one
-  std::size_t num_waiting_ = 0;               // units that a second half has yet to reduce, the first of entries_
+  BackwardPart part_ = BackwardPart::kWhole;  // of the current pass, or of the last one
+  std::size_t num_waiting_ = 0;               // units that a second half has yet to reduce: the first ones of entries_
   bool is_reading_ = false;                   // ranks may read each other's slices
 
-  GradientSlots gradient_slots_;  // a unit has one from the begin of its backward to its reduction
+  GradientSlots gradient_slots_;  // a unit has a slot from the beginning of its backward to its reduction
   StreamEvent reduced_;           // the end of the last reduction
   bool is_offloaded_ = false;
   OffloadedTensors offloaded_;

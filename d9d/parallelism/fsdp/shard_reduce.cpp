@@ -11,7 +11,7 @@
 namespace d9d {
 namespace {
 
-constexpr std::int64_t kPieceBytes = std::int64_t{32} << 20;  // of a slice; a copy of so many runs at full speed
+constexpr std::int64_t kPieceBytes = std::int64_t{32} << 20;  // of a slice; a copy of this size runs at full speed
 
 }  // namespace
 
@@ -36,8 +36,8 @@ void ShardReduce::reduce(const at::Tensor& sum, const at::Tensor& full, bool add
   if (adds) sum.add_(own);
 }
 
-// Ranks read each other's gradients between the two calls of meet(), piece by piece: of a large unit, such as an
-// embedding, the slices of all ranks would take as much memory as the unit.
+// Ranks read each other's gradients between the two calls of meet(), piece by piece: for a large unit, such as an
+// embedding, the slices of all ranks together would take as much memory as the unit.
 void ShardReduce::add_copies(const at::Tensor& sum, const at::Tensor& full, bool adds) {
   const std::int64_t most = kPieceBytes / sum.element_size();
   meet();

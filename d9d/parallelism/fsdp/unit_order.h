@@ -39,8 +39,8 @@ class UnitOrder {
   void begin_microbatch();
   void end_microbatch();
   void abandon();
-  // Of pipelines, which run other microbatches between a forward and its backward: keeps what the backward of this
-  // microbatch has to pass, and takes it up again; nothing if nothing was put aside.
+  // For pipelines, which run other microbatches between a forward and its backward: put_aside() keeps the calls that
+  // the backward of this microbatch has to pass, and take_up() restores them; it does nothing if nothing was put aside.
   void put_aside(std::int64_t microbatch);
   void take_up(std::int64_t microbatch);
 

@@ -39,7 +39,7 @@ void check_contents(std::span<const ChatMessage> messages) {
   for (const ChatMessage& message : messages) {
     const auto invalid = invalid_utf8_at(message.content);
     D9D_CHECK(!invalid, ConfigError, "[tokenizer::chat] expected UTF-8, got an invalid byte at position ", *invalid,
-              " of a message of ", message.role, ". Mend the text.");
+              " of a message of ", message.role, ". Correct the text.");
   }
 }
 

@@ -1,5 +1,5 @@
-// One rank of a job whose other ranks do not exist, with tensors on the meta device: what lays out and runs a model
-// over ranks can be run for its shapes. Communication moves nothing and returns at once.
+// One rank of a job whose other ranks do not exist, with tensors on the meta device: code that lays out and runs a
+// model over ranks can run on it to determine shapes. Communication moves nothing and returns immediately.
 //
 // Example
 //   const DistContext context({.mesh = mesh, .world = meta_rank(/*rank=*/3, mesh.world_size())});

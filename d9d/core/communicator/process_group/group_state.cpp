@@ -10,7 +10,7 @@
 namespace d9d {
 namespace {
 
-// How often a rank that waits looks for a failure of its group.
+// How often a waiting rank checks its group for a failure.
 constexpr std::chrono::milliseconds kLookPeriod{1000};
 // How long an operation may take to end after its group has failed.
 constexpr std::chrono::milliseconds kEndDelay{2000};

@@ -64,7 +64,7 @@ class GroupState {
   [[nodiscard]] bool wait(
       c10d::Work& work, std::chrono::milliseconds patience = std::chrono::hours(10'000),
       const std::function<void()>& after_long_wait = [] {});
-  // Of a message: a failure of the group makes its wait() return false.
+  // For the work of a message: a failure of the group aborts it, so that its wait() returns false.
   void abort_on_failure(const c10::intrusive_ptr<c10d::Work>& work);
 
  private:

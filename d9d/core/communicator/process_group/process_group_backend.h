@@ -4,7 +4,7 @@
 //   World world(std::make_unique<ProcessGroupBackend>(ProcessGroupBackend::Options{
 //       .store = store, .rank = 1, .world_size = 4, .make_group = gloo_groups("127.0.0.1")}));
 //
-// watchdog.h says what a rank learns of the failure of another, and when. Ranks that are only affected by the
+// watchdog.h describes how and when a rank is informed of the failure of another. Ranks that are only affected by the
 // failure of another rank throw PeerFailedError. The process ignores SIGPIPE from its first backend on
 // (closed_connections.h).
 #pragma once

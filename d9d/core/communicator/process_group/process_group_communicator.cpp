@@ -89,7 +89,7 @@ void ProcessGroupCommunicator::Call::fail(const std::string& cause) const {
       cat("[core::communicator] ", names_here ? "" : cat(here, " of group '", state->group().name, "' failed: "),
           failure.reason);
   if (failure.is_own) throw CommunicationError(text);
-  // What this rank found comes first: the rank whose reason it is may be ended by this one's.
+  // This rank's own reason has priority: the rank that reported the other reason may have failed because of this one.
   if (const auto own = watch->own_reason()) throw CommunicationError(cat("[core::communicator] ", *own));
   throw PeerFailedError(text);
 }

@@ -52,7 +52,7 @@ class ProcessGroupCommunicator final : public Communicator {
  private:
   using C10dWork = c10::intrusive_ptr<c10d::Work>;
 
-  // What an operation needs to report its failure.
+  // The data with which an operation reports its failure.
   struct Call {
     std::shared_ptr<GroupState> state;
     std::shared_ptr<Watchdog> watch;
@@ -61,7 +61,7 @@ class ProcessGroupCommunicator final : public Communicator {
     template <class Action>
     auto run(const Action& action) const;  // runs the action; rethrows its errors as CommunicationError
     [[nodiscard]] C10dWork start(const std::function<C10dWork()>& action) const;
-    [[nodiscard]] bool wait(c10d::Work& work) const;  // of CPU tensors; says for whom, if it takes long
+    [[nodiscard]] bool wait(c10d::Work& work) const;  // CPU tensors only; a long wait logs the missing ranks
     [[noreturn]] void fail(const std::string& cause) const;
   };
 

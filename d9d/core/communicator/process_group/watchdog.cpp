@@ -21,7 +21,7 @@ constexpr const char* kWhere = "where";
 constexpr const char* kAnswer = "answer";
 constexpr const char* kWholeJob = "*";
 constexpr const char* kNoAnswer = "no answer";
-constexpr const char* kWithoutAnswer = "without_answer";  // key of what the rank that asked all of them found
+constexpr const char* kWithoutAnswer = "without_answer";  // key of the answer found by the rank that asked all
 
 // Time between two polls of the store.
 constexpr milliseconds kPeriod{500};
@@ -106,8 +106,8 @@ void Watchdog::fail_all(const GroupFailure& failure) {
     if (job_failure_) return;
     job_failure_ = failure;
   }
-  // All know of it before the first is interrupted: on CUDA that waits for the device, which may wait for a word that
-  // another part of the program (LinkWatch) writes when its own group has failed.
+  // The failure is recorded in all groups before the first is interrupted: on CUDA an interrupt waits for the device,
+  // which may wait for a flag that another part of the program (LinkWatch) sets when its own group has failed.
   std::vector<std::shared_ptr<GroupState>> failed = groups();
   std::erase_if(failed, [&](const auto& group) { return !group->record(failure); });
   for (const auto& group : failed) group->interrupt();
@@ -209,7 +209,7 @@ GroupFailure Watchdog::explain(GroupState& group, const FailedOperation& failed)
       }
     }
     reason = diagnose(group, failed);
-    // A rank that this group's ranks wait for may itself wait, in another group.
+    // A rank that this group's ranks wait for may itself wait in another group.
     if (is_timeout(failed.cause) && reason.find(kNoAnswer) == std::string::npos) reason += ranks_without_answer();
   } catch (const c10::Error&) {  // without a store the other ranks cannot be asked
     reason = cat("rank ", rank_, " ", failed.where, " of group '", group.group().name, "' failed: ", failed.cause);
@@ -245,7 +245,7 @@ std::vector<std::int64_t> Watchdog::ask(const std::vector<std::int64_t>& ranks, 
   return silent;
 }
 
-// Asks once in a job: later callers read what the first found.
+// The ranks are asked once per job: later callers read the answer that the first one found.
 std::string Watchdog::ranks_without_answer() {
   if (!mailbox_.is_first(cat("asks/", kWithoutAnswer))) {
     const auto deadline = std::chrono::steady_clock::now() + kAnswerDelay;

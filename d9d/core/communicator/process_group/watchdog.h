@@ -30,7 +30,7 @@ struct FailedOperation {
   std::string where;                        // "at operation 3 barrier()"
   std::string cause;                        // of the library, one line
   std::chrono::milliseconds timeout;        // that applied to the operation
-  std::optional<std::string> awaited = {};  // for messages: what did not arrive, and from whom
+  std::optional<std::string> awaited = {};  // for messages: what is missing, and from which rank
 };
 
 // Thread-safe.
@@ -46,13 +46,15 @@ class Watchdog {
   void abort_job_after_wait(const std::string& reason);  // which also names the ranks that do not answer
   void abort_group(GroupState& group, const std::string& reason);
   [[nodiscard]] std::optional<GroupFailure> job_failure() const;
-  // What this rank told others when it aborted a group or the job first, unless another rank has aborted the job.
+  // The reason that this rank sent to others if it was the first to abort a group or the job; none if another rank has
+  // aborted the job.
   [[nodiscard]] std::optional<std::string> own_reason() const;
 
   // Called when an operation of the group failed: finds out the cause of the group's failure together with its other
   // ranks. Takes up to 5 s.
   [[nodiscard]] GroupFailure explain(GroupState& group, const FailedOperation& failed);
-  // A line on stderr: which ranks have not begun the operation. Of the ranks that wait in it, one says it.
+  // Writes a line on stderr that names the ranks which have not begun the operation. Only one of the waiting ranks
+  // writes it.
   void tell_who_is_missing(const GroupState& group, const FailedOperation& operation, std::chrono::milliseconds waited);
 
  private:
@@ -68,7 +70,7 @@ class Watchdog {
                                               const std::function<bool(std::int64_t rank)>& has_answered);
   [[nodiscard]] std::map<std::int64_t, Position> ask_positions(const GroupState& group);  // only ranks that answer
   [[nodiscard]] std::string diagnose(const GroupState& group, const FailedOperation& failed);
-  [[nodiscard]] std::string ranks_without_answer();  // " No answer from rank 3: ..." of all of the job, or ""
+  [[nodiscard]] std::string ranks_without_answer();  // " No answer from rank 3: ..." over all ranks, or ""
 
   const std::int64_t rank_;
   const std::int64_t world_size_;

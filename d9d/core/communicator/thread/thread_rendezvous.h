@@ -1,5 +1,5 @@
-// Where the threads of a group meet for one operation: all post their inputs, read each other's, and leave together.
-// It also has mailboxes for messages between two threads.
+// A rendezvous of the threads of a group for one operation: all post their inputs, read each other's, and leave
+// together. It also has mailboxes for messages between two threads.
 #pragma once
 
 #include <chrono>
@@ -52,12 +52,12 @@ class ThreadRendezvous {
   void check_nobody_left(std::int64_t index);
 
   void abort(const std::string& reason);
-  // A rank of the job, if it belongs to the group, comes no more: who waits for it fails.
+  // The program of a rank of the job has ended: if it belongs to the group, ranks that wait for it fail.
   void end(std::int64_t job_rank);
 
  private:
   // All are called with mutex_ held.
-  [[nodiscard]] std::optional<std::int64_t> who_ended() const;  // before it arrived at the current gate
+  [[nodiscard]] std::optional<std::int64_t> who_ended() const;  // without having reached the current gate
   [[nodiscard]] std::string missing_at(std::int64_t index, std::chrono::milliseconds waited) const;
   void wait_for_all(std::unique_lock<std::mutex>& lock, std::int64_t index, std::chrono::milliseconds timeout);
   void check_alive() const;

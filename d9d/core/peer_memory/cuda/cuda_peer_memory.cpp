@@ -43,7 +43,7 @@ class Allocation {
   std::atomic<bool> is_closed_ = false;
 };
 
-// Host memory of all ranks in which streams find their words, and behind it a word of each rank: whether it has left.
+// Host memory that all ranks share: the words of streams, followed by one word per rank that says whether it has left.
 class SharedWords {
  public:
   // error: null, or CUDA's, after which nothing but the destructor may be called.
@@ -86,7 +86,7 @@ class SharedWords {
   void* address_ = nullptr;
 };
 
-// A block that other ranks may still have open although its owner has left it, or dropped it.
+// A block that other ranks may still have open although its owner has left or dropped it.
 struct LeftBlock {
   std::shared_ptr<Allocation> allocation;
   std::shared_ptr<SharedWords> words;
@@ -121,7 +121,7 @@ class CudaPeerMemory final : public PeerMemory {
             at::TensorOptions(ranks_->device()).dtype(at::kByte), ranks_->device())) {
     own_.zero_();
   }
-  // Of a rank that fails: streams may still use the words.
+  // If this rank fails, streams may still use the words, so the block is kept until all ranks have left.
   ~CudaPeerMemory() override {
     if (!addresses_.empty() && words_ != nullptr) {
       keep_until_all_have_left(LeftBlock{.allocation = allocation_, .words = words_});

@@ -70,7 +70,7 @@ const char* unregister_host(int device, void* memory) {
   return text_of(cudaHostUnregister(memory));
 }
 
-// The driver is not linked: it is there only where a device is.
+// The driver is not linked, because it exists only on machines with a device.
 using WordOperation = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
 WordOperation word_operation(const char* name) {
   void* function = nullptr;
