@@ -22,6 +22,26 @@ BackwardPart backward_part(const ComputeAction& action) {
   return holds<BackwardAction>(action) ? BackwardPart::kWhole : BackwardPart::kInput;
 }
 
+std::string text_of_step(const PlannedStep& step) {
+  if (const auto* const message = std::get_if<PlannedMessage>(&step)) return to_text(message->action);
+  std::string text;
+  for (const PlannedCompute& part : std::get<std::vector<PlannedCompute>>(step)) {
+    text += (text.empty() ? "" : "|") + to_text(part.action);
+  }
+  return text;
+}
+
+// Where in the rank's program an action is, counted from 0: "action 5 of 24: 0F2 0F3 >0B1< 0F4 0B2".
+std::string place_in(const RankPlan& plan, std::size_t index) {
+  constexpr std::size_t kAround = 3;
+  std::string text = cat("action ", index, " of ", plan.size(), ":");
+  const std::size_t first = index - std::min(index, kAround), end = std::min(plan.size(), index + kAround + 1);
+  for (std::size_t i = first; i < end; ++i) {
+    text += i == index ? cat(" >", text_of_step(plan[i]), "<") : cat(" ", text_of_step(plan[i]));
+  }
+  return text;
+}
+
 }  // namespace
 
 ProgramRun::Arrived::Arrived(Leaves of_message, StreamEvent ready_at)
@@ -40,16 +60,22 @@ void ProgramRun::run(const RankPlan& plan) {
   const at::AutoGradMode grad_mode(has_backward_);
   Steps steps = plan;
   while (!steps.empty()) {
-    const PlannedStep& step = steps.front();
+    const std::size_t index = plan.size() - steps.size();
     steps = steps.subspan(1);
-    if (const auto* const parts = std::get_if<std::vector<PlannedCompute>>(&step)) {
-      run_computes(*parts, steps);
-      continue;
+    try {
+      run_step(plan[index], steps);
+    } catch (const std::exception&) {
+      if (placement_.num_stages() > 1) add_error_place(place_in(plan, index));
+      throw;
     }
-    const MessageAction& message = std::get<PlannedMessage>(step).action;
-    is_send(message) ? send(transfer_of(message)) : to_receive_.push_back(transfer_of(message));
   }
   for (const auto& [transfer, as_made] : as_made_) check_unmodified(transfer, as_made);
+}
+
+void ProgramRun::run_step(const PlannedStep& step, Steps& after) {
+  if (const auto* const parts = std::get_if<std::vector<PlannedCompute>>(&step)) return run_computes(*parts, after);
+  const MessageAction& message = std::get<PlannedMessage>(step).action;
+  is_send(message) ? send(transfer_of(message)) : to_receive_.push_back(transfer_of(message));
 }
 
 void ProgramRun::send(const Transfer& transfer) {

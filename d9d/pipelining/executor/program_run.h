@@ -59,6 +59,7 @@ class ProgramRun {
 
   using Steps = std::span<const PlannedStep>;  // the remaining steps
 
+  void run_step(const PlannedStep& step, Steps& after);
   void run_computes(const std::vector<PlannedCompute>& parts, Steps& after);
   void send_made(const std::vector<PlannedCompute>& parts, Steps& after);
   void run_part(const PlannedCompute& part);

@@ -53,8 +53,9 @@ TEST_P(ExecutorFaults, A_stage_that_throws_ends_all_ranks) {
       if (!in_forward) stage.on_backward = [=](StageIndex s, MicrobatchIndex m, BackwardPart) { fail(s, m); };
       part.run();
     });
-    EXPECT_THAT(errors[1],
-                HasSubstr(cat("the toy breaks (", in_forward ? "forward" : "backward", " of stage 1, microbatch 2)")));
+    const std::string place = cat(in_forward ? "forward" : "backward", " of stage 1, microbatch 2, action ");
+    EXPECT_THAT(errors[1], HasSubstr("the toy breaks (" + place));
+    EXPECT_THAT(errors[1], HasSubstr(in_forward ? " >1F2< " : " >1B2< "));
     EXPECT_THAT(errors[0], HasSubstr("the toy breaks"));
   }
 }
