@@ -66,7 +66,7 @@ void count_live(const RankProgram& program, std::vector<StageMemory>& stages) {
   }
 }
 
-// A stage whose transfers count no bytes on the meta device: their tensors share one element.
+// A stage that drops its losses, and whose transfers count no bytes on the meta device: their tensors share one element.
 class PlannedStage final : public TrainingStage {
  public:
   using TrainingStage::TrainingStage;
@@ -75,6 +75,9 @@ class PlannedStage final : public TrainingStage {
     for (at::Tensor& leaf : leaves) leaf = at::empty({}, leaf.options()).expand(leaf.sizes());
     return leaves;
   }
+
+ private:
+  void add_loss(const AnyMicrobatch& /*microbatch*/, WeightedLoss& loss) override { loss = {}; }  // drops it
 };
 
 // Measures a stage by itself: a few microbatches, without schedule and neighbours.

@@ -69,13 +69,14 @@ std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const
 
 void TrainingStage::end_forward(MicrobatchIndex microbatch) {
   const auto index = static_cast<std::size_t>(microbatch.value);
-  if (stage_.info.is_last()) {
-    const WeightedLoss& loss = (is_captured() ? step_.graph->losses : step_.losses)[index];
-    step_.gradients->add_loss_with_weight(loss.loss, loss.weight);
-    update_loss_means(job_.loss_means, loss, at(microbatch).loss_weights);
-  }
+  if (stage_.info.is_last()) add_loss(at(microbatch), (is_captured() ? step_.graph->losses : step_.losses)[index]);
   if (stage_.info.num_stages > 1) step_.gradients->end_forward(place_.local, microbatch.value);
   if (place_.is_last_of_rank && !step_.keeps_inputs) at(microbatch).drop_inputs();
+}
+
+void TrainingStage::add_loss(const AnyMicrobatch& microbatch, WeightedLoss& loss) {
+  step_.gradients->add_loss_with_weight(loss.loss, loss.weight);
+  update_loss_means(job_.loss_means, loss, microbatch.loss_weights);
 }
 
 std::vector<at::Tensor> TrainingStage::inner_forward(std::size_t microbatch, const std::vector<at::Tensor>& arrived) {

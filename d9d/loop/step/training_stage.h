@@ -96,6 +96,10 @@ class TrainingStage : public PipelineStage {
                 const std::function<void()>& compute) override;
   void after_backward(MicrobatchIndex microbatch, BackwardPart part) override;
 
+ protected:
+  // Called after the forward of the last stage: adds the microbatch's loss to those of the step.
+  virtual void add_loss(const AnyMicrobatch& microbatch, WeightedLoss& loss);
+
  private:
   [[nodiscard]] AnyMicrobatch& at(MicrobatchIndex microbatch) const {
     return *step_.pack[static_cast<std::size_t>(microbatch.value)];
