@@ -66,7 +66,8 @@ void count_live(const RankProgram& program, std::vector<StageMemory>& stages) {
   }
 }
 
-// A stage that drops its losses, and whose transfers count no bytes on the meta device: their tensors share one element.
+// A stage that drops its losses, and whose transfers count no bytes on the meta device: each of their tensors has one
+// element, which it shows everywhere.
 class PlannedStage final : public TrainingStage {
  public:
   using TrainingStage::TrainingStage;
