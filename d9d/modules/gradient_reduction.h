@@ -1,5 +1,7 @@
 // The interface of classes that sum gradients over ranks while backward runs: FSDP, replicated parameters. The training
-// loop, or a user's own loop, calls it where microbatches and steps begin and end.
+// loop, or a user's own loop, calls it where passes and steps begin and end. The training loop calls it around each
+// forward and each backward, since a pipeline runs other microbatches in between; a loop that ends each microbatch
+// before the next one takes a microbatch as one pass:
 //
 // Example
 //   for (std::size_t i = 0; i < microbatches.size(); ++i) {
@@ -23,6 +25,19 @@
 
 namespace d9d {
 
+enum class StagePassKind : std::uint8_t {
+  kForward,     // of one microbatch
+  kBackward,    // of one microbatch, or half of it
+  kMicrobatch,  // forwards and backwards of one microbatch, in any order
+};
+struct StagePass {
+  StagePassKind kind = StagePassKind::kMicrobatch;
+  std::int64_t microbatch = 0;               // of forwards and backwards: within the step
+  BackwardPart part = BackwardPart::kWhole;  // of backwards. Gradients are complete in the second half
+  // The pass is the last of the step in which gradients are completed, whichever microbatch it is of.
+  bool is_last = false;
+};
+
 class GradientReduction {
  public:
   virtual ~GradientReduction() = default;
@@ -31,28 +46,21 @@ class GradientReduction {
   // takes it, unless the reduction's own configuration names one.
   virtual void set_gradient_dtype(std::optional<Dtype> /*dtype*/) {}
 
-  // Local. Called before the forward of a microbatch that will have a backward.
-  virtual void begin_microbatch(bool is_last) = 0;
-  // Collective. Called after the backward: performs all outstanding reductions of this microbatch, in the same order on
-  // all ranks.
-  virtual void end_microbatch() = 0;
-  // A pipeline stage runs forwards of other microbatches between a microbatch's forward and its backward. It calls the
-  // following instead of the two above, around forward and around backward; one pass runs at a time. A split backward
-  // is two passes: gradients are complete in the second, and the first may only write to their places. is_last: the
-  // pass is the stage's last of the step, of whichever microbatch, and not a first half.
-  virtual void begin_forward_pass(std::int64_t /*microbatch*/) {}
-  virtual void end_forward_pass(std::int64_t /*microbatch*/) {}
-  virtual void begin_backward_pass(std::int64_t /*microbatch*/, BackwardPart /*part*/, bool is_last) {
-    begin_microbatch(is_last);
-  }
-  virtual void end_backward_pass() { end_microbatch(); }
+  // Local. Called before a pass; one pass runs at a time.
+  virtual void begin_pass(const StagePass& pass) = 0;
+  // Called after that pass. Collective where it has a backward: reduces everything that is still due, in the same order
+  // on all ranks.
+  virtual void end_pass(const StagePass& pass) = 0;
+  // A microbatch as one pass.
+  void begin_microbatch(bool is_last) { begin_pass({.kind = StagePassKind::kMicrobatch, .is_last = is_last}); }
+  void end_microbatch() { end_pass({.kind = StagePassKind::kMicrobatch}); }
   // Collective. Called after the last microbatch: the current stream waits for the sums, and stored().grad() holds
   // them.
   // Parameters that got no gradient in the step on any rank hold zeros. Parameters may be written from then on.
   virtual void finish() = 0;
   // Local. Clears gradients.
   virtual void clear() = 0;
-  // Local. Called after an exception in forward or backward: restores the state before begin_microbatch and clears
+  // Local. Called after an exception in forward or backward: restores the state before the first pass and clears
   // gradients. Parameters may be written once all ranks have called it; until then other ranks may still read them.
   virtual void abandon() = 0;
   // Called after finish(). fp64, 0-dim, on the device: 0 if the ranks that sum together have all summed the same

@@ -33,12 +33,11 @@ class MasterWeights final : public GradientReduction {
   }
 
   bool sums_gradients() const override { return false; }
-  void begin_microbatch(bool /*is_last*/) override {
+  void begin_pass(const StagePass& /*pass*/) override {
     update();
     is_in_step_ = true;
   }
-  void end_microbatch() override {}
-  void begin_forward_pass(std::int64_t /*microbatch*/) override { begin_microbatch(/*is_last=*/false); }
+  void end_pass(const StagePass& /*pass*/) override {}
   void finish() override { is_in_step_ = false; }
   void clear() override { is_in_step_ = false; }
   void abandon() override { is_in_step_ = false; }

@@ -20,7 +20,7 @@ namespace d9d {
 
 // Local, on the meta device, before parallelize_*(). stored() of every trained parameter below gets `dtype`; frozen
 // parameters keep theirs. Values are rounded to the layers' dtype when a step's first microbatch begins
-// (GradientReduction::begin_microbatch), and before each forward of `model` outside of a step. Forwards of modules
+// (GradientReduction::begin_pass), and before each forward of `model` outside of a step. Forwards of modules
 // below `model` outside of a step use the values of the last forward of `model` or the last step. Throws ConfigError
 // for a dtype that cannot hold the values of the layers' dtype.
 void keep_parameters_in(const std::shared_ptr<Module>& model, at::ScalarType dtype);

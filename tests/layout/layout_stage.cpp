@@ -33,7 +33,8 @@ std::vector<at::Tensor> LayoutStage::forward(MicrobatchIndex microbatch, const s
     }
     input = transfer;
   }
-  step_.gradients->begin_forward(local_, microbatch.value);
+  const StagePass pass{.kind = StagePassKind::kForward, .microbatch = microbatch.value};
+  step_.gradients->begin_pass(local_, pass);
   const DecoderWithHeads::Output output = model_(input, inputs.shared);
   std::vector<at::Tensor> made;
   if (const auto* const transfer = std::get_if<SequenceTransfer>(&output)) {
@@ -43,7 +44,7 @@ std::vector<at::Tensor> LayoutStage::forward(MicrobatchIndex microbatch, const s
     step_.gradients->add_loss_with_weight(loss, weight);
     made = {loss * weight};
   }
-  step_.gradients->end_forward(local_, microbatch.value);
+  step_.gradients->end_pass(local_, pass);
   return made;
 }
 
@@ -53,9 +54,11 @@ void LayoutStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool i
                            const std::function<void()>& compute) {
   if (step_.mutation == Mutation::kStageSumEarly) is_last = microbatch.value == 0;
   step_.phase->begin(Phase::kBackward);
-  step_.gradients->begin_backward(local_, microbatch.value, part, is_last);
+  const StagePass pass{
+      .kind = StagePassKind::kBackward, .microbatch = microbatch.value, .part = part, .is_last = is_last};
+  step_.gradients->begin_pass(local_, pass);
   compute();
-  step_.gradients->end_backward(local_);
+  step_.gradients->end_pass(local_, pass);
 }
 
 }  // namespace d9d::test

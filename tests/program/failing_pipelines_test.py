@@ -106,7 +106,7 @@ class FailingPipelines(ProgramTest):
         else:
             self.assertEqual(job.exit_code, 1, job)
             place = {"forward": "in model", "backward": "in backward of", "weights": "in backward of .*LateGradient"}[job.way]
-            self.assertRegex(error, rf"rank {job.victim} breaks as asked \({place}.*, stage \d, microbatch \d of step 12\)", job)
+            self.assertRegex(error, rf"rank {job.victim} breaks as asked \({place}.*, stage \d, microbatch \d of step 12, action \d", job)
 
     def test_each_way_ends_the_job_in_time_and_is_named(self):
         jobs = [Job(way, number) for number in range(NUM_FAILURES) for way in WAYS]

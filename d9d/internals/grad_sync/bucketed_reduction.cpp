@@ -73,7 +73,7 @@ class BucketedReduction::Bucket {
   }
 
   [[nodiscard]] bool is_complete() const { return num_come_ == parameters_.size(); }
-  void begin_microbatch() {
+  void begin_backward() {
     num_come_ = 0;
     has_come_.assign(parameters_.size(), false);
   }
@@ -165,7 +165,7 @@ BucketedReduction::BucketedReduction(const std::vector<std::pair<std::string, Pa
   stream_.emplace(device);
   for (const auto& bucket : buckets_) {
     bucket->attach([this, runs_beside_backward = !device.is_cpu()] {
-      if (is_last_microbatch_ && runs_beside_backward) reduce_ready(/*all=*/false);
+      if (is_last_pass_ && runs_beside_backward) reduce_ready(/*all=*/false);
     });
   }
 }
@@ -184,14 +184,16 @@ void BucketedReduction::reduce_ready(bool all) {
   }
 }
 
-void BucketedReduction::begin_microbatch(bool is_last) {
+void BucketedReduction::begin_pass(const StagePass& pass) {
   guard_.check();
-  is_last_microbatch_ = is_last;
-  for (const auto& bucket : buckets_) bucket->begin_microbatch();
+  if (pass.kind == StagePassKind::kForward) return;
+  is_last_pass_ = pass.is_last;
+  for (const auto& bucket : buckets_) bucket->begin_backward();
 }
 
-void BucketedReduction::end_microbatch() {
-  if (is_last_microbatch_) reduce_ready(/*all=*/true);  // including buckets of parameters without a gradient
+void BucketedReduction::end_pass(const StagePass& pass) {
+  if (pass.kind == StagePassKind::kForward) return;
+  if (is_last_pass_) reduce_ready(/*all=*/true);  // including buckets of parameters without a gradient
 }
 
 void BucketedReduction::finish() {
@@ -229,8 +231,8 @@ void BucketedReduction::set_received(const std::vector<bool>& received) {
 void BucketedReduction::abandon() {
   reduced_.wait();  // a reduction in flight may still write memory that the next step uses
   clear();
-  is_last_microbatch_ = true;
-  for (const auto& bucket : buckets_) bucket->begin_microbatch();
+  is_last_pass_ = true;
+  for (const auto& bucket : buckets_) bucket->begin_backward();
 }
 
 }  // namespace d9d

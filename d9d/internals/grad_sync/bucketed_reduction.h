@@ -45,9 +45,8 @@ class BucketedReduction final : public GradientReduction {
   // In the last microbatch all gradients must come from one backward. On GPUs gradients of a second backward, whose
   // buckets may be summed already, throw StateError.
   // Throws StateError if a parameter was frozen or thawed since the construction, of flat shards too.
-  void begin_microbatch(bool is_last) override;
-  void begin_forward_pass(std::int64_t /*microbatch*/) override { guard_.check(); }
-  void end_microbatch() override;
+  void begin_pass(const StagePass& pass) override;
+  void end_pass(const StagePass& pass) override;
   void finish() override;
   void clear() override;
   void abandon() override;
@@ -69,7 +68,7 @@ class BucketedReduction final : public GradientReduction {
   std::optional<SideStream> stream_;
   StreamEvent reduced_;
   std::size_t num_reduced_ = 0;  // number of buckets reduced in this step
-  bool is_last_microbatch_ = true;
+  bool is_last_pass_ = true;
 };
 
 }  // namespace d9d

@@ -76,37 +76,13 @@ double GradientManager::num_parameters() const {
   return count;
 }
 
-void GradientManager::begin_microbatch(bool is_last) {
-  for (const auto& reduction : reductions_) reduction->begin_microbatch(is_last);
+void GradientManager::begin_pass(std::size_t stage, const StagePass& pass) {
+  if (pass.kind != StagePassKind::kBackward) tied_.begin_step();
+  for (const auto& reduction : stages_[stage].all) reduction->begin_pass(pass);
 }
 
-void GradientManager::end_microbatch() {
-  for (const auto& reduction : reductions_) reduction->end_microbatch();
-}
-
-void GradientManager::begin_forward(std::size_t stage, std::int64_t microbatch) {
-  tied_.begin_step();
-  for (const auto& reduction : stages_[stage].all) reduction->begin_forward_pass(microbatch);
-}
-
-void GradientManager::end_forward(std::size_t stage, std::int64_t microbatch) {
-  for (const auto& reduction : stages_[stage].all) reduction->end_forward_pass(microbatch);
-}
-
-void GradientManager::begin_backward(std::size_t stage, std::int64_t microbatch, BackwardPart part, bool is_last) {
-  for (const auto& reduction : stages_[stage].all) reduction->begin_backward_pass(microbatch, part, is_last);
-}
-
-void GradientManager::end_backward(std::size_t stage) {
-  for (const auto& reduction : stages_[stage].all) reduction->end_backward_pass();
-}
-
-void GradientManager::begin_replay() { begin_microbatch(/*is_last=*/false); }
-
-void GradientManager::end_replay(bool is_last, const std::vector<bool>& received) {
-  set_received(0, received);
-  begin_microbatch(is_last);
-  end_microbatch();
+void GradientManager::end_pass(std::size_t stage, const StagePass& pass) {
+  for (const auto& reduction : stages_[stage].all) reduction->end_pass(pass);
 }
 
 void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Tensor& weight) {

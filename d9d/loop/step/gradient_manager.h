@@ -17,8 +17,8 @@
 //   const StepGradients step = gradients.apply(optimizer, learning_rate);
 //   gradients.reset();
 //
-// Pipelines call begin_forward() and end_forward() around a forward of a stage, and begin_backward() and end_backward()
-// around a backward, instead of begin_microbatch() and end_microbatch().
+// The trainer calls begin_pass() and end_pass() around each forward and each backward of a stage instead of
+// begin_microbatch() and end_microbatch().
 #pragma once
 
 #include <functional>
@@ -86,28 +86,19 @@ class GradientManager {
   // Names of the parameters that several stages of the pipeline share (tied_parameters.h).
   [[nodiscard]] const std::vector<std::string>& tied_names() const { return tied_.names(); }
 
-  // Call the corresponding functions of GradientReduction on all reductions of one stage.
-  void begin_forward(std::size_t stage, std::int64_t microbatch);
-  void end_forward(std::size_t stage, std::int64_t microbatch);
-  void begin_backward(std::size_t stage, std::int64_t microbatch, BackwardPart part, bool is_last);
-  void end_backward(std::size_t stage);
-
-  // Called before a microbatch's forward.
-  void begin_microbatch(bool is_last);
-  // loss, weight: scalars; they are detached here.
+  // Call the functions of GradientReduction on all reductions of one stage; its comments apply.
+  void begin_pass(std::size_t stage, const StagePass& pass);
+  void end_pass(std::size_t stage, const StagePass& pass);
+  // A microbatch of a model in one stage, as one pass.
+  void begin_microbatch(bool is_last) { begin_pass(0, {.kind = StagePassKind::kMicrobatch, .is_last = is_last}); }
+  void end_microbatch() { end_pass(0, {.kind = StagePassKind::kMicrobatch}); }
+  // Called between the two, or between the two of a forward. loss, weight: scalars; they are detached here.
   void add_loss_with_weight(const at::Tensor& loss, const at::Tensor& weight);
-  // Collective. Called after a microbatch's backward.
-  void end_microbatch();
 
-  // Replace begin_microbatch() and end_microbatch() around a microbatch that a graph captures or replays; they need
-  // GradientMemory::kKept. All reductions that are due happen in end_replay(). `received`: the value of received()
-  // after the capture.
-  void begin_replay();
-  void end_replay(bool is_last, const std::vector<bool>& received);
   // For each parameter with a bucket, whether its gradient has a value in this step: the next backward accumulates into
   // such a gradient and overwrites the others.
   [[nodiscard]] std::vector<bool> received(std::size_t stage = 0) const { return stages_[stage].bucketed->received(); }
-  // Called after the replayed backwards of a stage, before its begin_backward() with is_last.
+  // Called after the replayed backwards of a stage, before its last pass.
   void set_received(std::size_t stage, const std::vector<bool>& received) {
     stages_[stage].bucketed->set_received(received);
   }

@@ -116,10 +116,13 @@ WeightedLoss MicrobatchGraphs::run(AnyMicrobatch& microbatch, bool is_last, Grad
   Captured* const captured = find(microbatch, gradients);
   if (is_last) kinds_.end_step();
   if (captured != nullptr) {
-    gradients.begin_replay();
+    // The reductions of the last microbatch cannot be part of a captured graph: they run after its replay.
+    gradients.begin_microbatch(/*is_last=*/false);
     if (!captured->is_captured()) capture(*captured, microbatch, gradients, work);
     WeightedLoss loss = replay(*captured, microbatch);
-    gradients.end_replay(is_last, captured->received);
+    gradients.set_received(0, captured->received);
+    gradients.begin_microbatch(is_last);
+    gradients.end_microbatch();
     return loss;
   }
   ++counts_.eager;

@@ -45,15 +45,10 @@ std::string TrainingStage::stage_text() const {
   return stage_.info.num_stages == 1 ? "" : cat("stage ", stage_.info.current_stage, ", ");
 }
 
-// With one stage, the backward of each microbatch runs right after its forward, so that begin_microbatch() can serve
-// both.
 void TrainingStage::begin_forward(MicrobatchIndex microbatch) {
-  const auto index = static_cast<std::size_t>(microbatch.value);
   job_.clock.microbatch = {.step = static_cast<std::uint64_t>(job_.schedule.current_step()),
                            .number = at(microbatch).number};
-  GradientManager& gradients = *step_.gradients;
-  stage_.info.num_stages == 1 ? gradients.begin_microbatch(index + 1 == step_.pack.size())
-                              : gradients.begin_forward(place_.local, microbatch.value);
+  step_.gradients->begin_pass(place_.local, {.kind = StagePassKind::kForward, .microbatch = microbatch.value});
 }
 
 std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived,
@@ -70,7 +65,7 @@ std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const
 void TrainingStage::end_forward(MicrobatchIndex microbatch) {
   const auto index = static_cast<std::size_t>(microbatch.value);
   if (stage_.info.is_last()) add_loss(at(microbatch), (is_captured() ? step_.graph->losses : step_.losses)[index]);
-  if (stage_.info.num_stages > 1) step_.gradients->end_forward(place_.local, microbatch.value);
+  step_.gradients->end_pass(place_.local, {.kind = StagePassKind::kForward, .microbatch = microbatch.value});
   if (place_.is_last_of_rank && !step_.keeps_inputs) at(microbatch).drop_inputs();
 }
 
@@ -109,9 +104,12 @@ void TrainingStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool
                              const std::function<void()>& compute) {
   const auto index = static_cast<std::size_t>(microbatch.value);
   GradientManager& gradients = *step_.gradients;
-  const bool is_one_stage = stage_.info.num_stages == 1;
   // The reductions of a last backward cannot be part of a captured graph: they run after its replay.
-  if (!is_one_stage) gradients.begin_backward(place_.local, microbatch.value, part, is_last && !is_captured());
+  StagePass pass{.kind = StagePassKind::kBackward,
+                 .microbatch = microbatch.value,
+                 .part = part,
+                 .is_last = is_last && !is_captured()};
+  gradients.begin_pass(place_.local, pass);
   in_microbatch(index, job_.schedule, "in backward", compute, stage_text());
   if (is_last && is_captured()) {
     auto& received = step_.graph->received;
@@ -120,9 +118,10 @@ void TrainingStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool
       received[place_.local] = gradients.received(place_.local);
     }
     gradients.set_received(place_.local, received[place_.local]);
-    gradients.begin_backward(place_.local, microbatch.value, part, /*is_last=*/true);
+    pass.is_last = true;
+    gradients.begin_pass(place_.local, pass);
   }
-  is_one_stage ? gradients.end_microbatch() : gradients.end_backward(place_.local);
+  gradients.end_pass(place_.local, pass);
 }
 
 void TrainingStage::after_backward(MicrobatchIndex microbatch, BackwardPart part) {

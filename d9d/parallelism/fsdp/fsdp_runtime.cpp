@@ -171,17 +171,17 @@ void FsdpRuntime::release_after_forward(FsdpUnit& unit) {
 }
 
 void FsdpRuntime::begin_backward(const UnitOrder::Call& call) {
-  order_.turn();
-  while (order_.lies_ahead(call, UnitOrder::Side::kEnd)) step_back();
+  order_.reverse();
+  while (order_.is_ahead(call, UnitOrder::Side::kEnd)) step_back();
   gather(call.unit);  // has an effect only if an earlier backward has passed the call
   entries_[call.unit].in_backward = true;
   entries_[call.unit].ready.wait();
 }
 
 // If an earlier backward has passed the call, this does nothing: other ranks need not reach the call at this point, so
-// end_microbatch() releases and reduces the unit.
+// end_pass() releases and reduces the unit.
 void FsdpRuntime::end_backward(const UnitOrder::Call& call) {
-  while (order_.lies_ahead(call, UnitOrder::Side::kStart)) step_back();
+  while (order_.is_ahead(call, UnitOrder::Side::kStart)) step_back();
 }
 
 void FsdpRuntime::step_back() {
@@ -258,34 +258,37 @@ void FsdpRuntime::reduce(std::size_t index) {
   if (entry.unit->gradient_bytes() == 0) return;
   if (!entry.unit->has_gradients()) provide_gradients(*entry.unit);
   for (const auto& group : entry.unit->groups()) group->allocate_shard_gradient();
-  reduced_ = reduce_stream_->run([&] { entry.unit->reduce_gradients(/*over_replicas=*/is_last_microbatch_); });
+  reduced_ = reduce_stream_->run([&] { entry.unit->reduce_gradients(/*over_replicas=*/is_last_pass_); });
   gradient_slots_.give_back(index, reduced_);
   ++num_reductions_;
   step_.add(index, OrderPrint::What::kReduced);
-  if (is_last_microbatch_) last_.add(index, OrderPrint::What::kReduced);
+  if (is_last_pass_) last_.add(index, OrderPrint::What::kReduced);
 }
 
-void FsdpRuntime::begin_microbatch(bool is_last) {
-  is_last_microbatch_ = is_last;
-  part_ = BackwardPart::kWhole;
-  order_.begin_microbatch();
+void FsdpRuntime::begin_pass(const StagePass& pass) {
+  if (pass.kind != StagePassKind::kBackward) order_.begin_microbatch();
+  if (pass.kind == StagePassKind::kForward) return;
+  is_last_pass_ = pass.is_last;
+  part_ = pass.part;
+  if (part_ == BackwardPart::kWeight) {
+    begin_weight_gradients();
+  } else if (pass.kind == StagePassKind::kBackward) {
+    order_.resume(pass.microbatch);
+  }
 }
 
-void FsdpRuntime::begin_backward_pass(std::int64_t microbatch, BackwardPart part, bool is_last) {
-  is_last_microbatch_ = is_last;
-  part_ = part;
-  if (part != BackwardPart::kWeight) return order_.take_up(microbatch);
+void FsdpRuntime::end_pass(const StagePass& pass) {
+  if (pass.kind == StagePassKind::kForward) return order_.pause(pass.microbatch);
+  part_ == BackwardPart::kWeight ? reduce_waiting(/*all=*/true) : end_calls();
+  reduce_rest();
+}
+
+void FsdpRuntime::begin_weight_gradients() {
   for (Entry& entry : entries_) {
     entry.owes_reduction = entry.is_used;  // all microbatches use the same units
     entry.unit->begin_arrivals();
   }
   num_waiting_ = entries_.size();
-}
-
-void FsdpRuntime::end_backward_pass() {
-  if (part_ != BackwardPart::kWeight) return end_microbatch();
-  reduce_waiting(/*all=*/true);
-  reduce_rest();
 }
 
 // Deferred products run in the order of backward. All ranks reduce in this order, whichever gradient is complete first.
@@ -298,14 +301,13 @@ void FsdpRuntime::reduce_waiting(bool all) {
   }
 }
 
-void FsdpRuntime::end_microbatch() {
+void FsdpRuntime::end_calls() {
   while (!order_.is_at_start()) step_back();  // the calls that backward left out
   order_.end_microbatch();
   for (std::size_t index = 0; index < entries_.size(); ++index) {
     const Entry& entry = entries_[index];
     if (entry.arena_index || entry.unit->stays_gathered()) release(index);
   }
-  reduce_rest();
 }
 
 void FsdpRuntime::reduce_rest() {
@@ -313,7 +315,7 @@ void FsdpRuntime::reduce_rest() {
   for (std::size_t index = 0; index < entries_.size(); ++index) {
     if (entries_[index].owes_reduction || entries_[index].unit->has_gradients()) reduce(index);
   }
-  if (!is_last_microbatch_) return;
+  if (!is_last_pass_) return;
   reduced_ = reduce_stream_->run([&] {
     for (const Entry& entry : entries_) entry.unit->sum_over_replicas();
     compare_ranks();

@@ -62,12 +62,8 @@ class FsdpRuntime final : public GradientReduction,
   // Has no effect if FsdpConfig::gradient_dtype is set. Throws StateError if memory for gradients of another dtype is
   // allocated.
   void set_gradient_dtype(std::optional<Dtype> dtype) override;
-  void begin_microbatch(bool is_last) override;
-  void end_microbatch() override;
-  void begin_forward_pass(std::int64_t /*microbatch*/) override { order_.begin_microbatch(); }
-  void end_forward_pass(std::int64_t microbatch) override { order_.put_aside(microbatch); }
-  void begin_backward_pass(std::int64_t microbatch, BackwardPart part, bool is_last) override;
-  void end_backward_pass() override;
+  void begin_pass(const StagePass& pass) override;
+  void end_pass(const StagePass& pass) override;
   void finish() override;
   void clear() override;
   void abandon() override;
@@ -135,8 +131,10 @@ class FsdpRuntime final : public GradientReduction,
   void release(std::size_t index);
   void step_back();
   void finish_backward(std::size_t index);
+  void begin_weight_gradients();
+  void end_calls();  // passes those that backward has left out
   [[nodiscard]] bool reduces_now() const {
-    return part_ != BackwardPart::kInput && (is_last_microbatch_ || !*config_.reduce_on_last_microbatch);
+    return part_ != BackwardPart::kInput && (is_last_pass_ || !*config_.reduce_on_last_microbatch);
   }
   void reduce(std::size_t index);
   void reduce_rest();
@@ -157,7 +155,7 @@ class FsdpRuntime final : public GradientReduction,
   OrderPrint step_;          // of the communication over exchanges_ in this step
   OrderPrint last_;          // of the communication over replicas_, which happens in the last microbatch only
   at::Tensor disagreement_;  // of the step
-  bool is_last_microbatch_ = true;
+  bool is_last_pass_ = true;
   BackwardPart part_ = BackwardPart::kWhole;  // of the current pass, or of the last one
   std::size_t num_waiting_ = 0;               // units that a second half has yet to reduce: the first ones of entries_
   bool is_reading_ = false;                   // ranks may read each other's slices

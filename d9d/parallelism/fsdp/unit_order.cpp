@@ -12,21 +12,21 @@ void UnitOrder::begin_microbatch() {
 
 void UnitOrder::end_microbatch() { is_recorded_ = is_recorded_ || !recorded_.empty(); }
 
-void UnitOrder::put_aside(std::int64_t microbatch) {
+void UnitOrder::pause(std::int64_t microbatch) {
   end_microbatch();
   in_forward_ = false;
-  aside_[microbatch] = std::exchange(way_, {});
+  paused_[microbatch] = std::exchange(sequence_, {});
 }
 
-void UnitOrder::take_up(std::int64_t microbatch) {
-  const auto found = aside_.extract(microbatch);
-  if (!found.empty()) way_ = found.mapped();
+void UnitOrder::resume(std::int64_t microbatch) {
+  const auto found = paused_.extract(microbatch);
+  if (!found.empty()) sequence_ = found.mapped();
 }
 
 void UnitOrder::abandon() {
   begin_microbatch();
-  way_.clear();
-  aside_.clear();
+  sequence_.clear();
+  paused_.clear();
   if (!is_recorded_) recorded_.clear();
 }
 
@@ -44,14 +44,14 @@ std::optional<UnitOrder::Call> UnitOrder::enter(std::size_t unit) {
   }
   in_forward_ = true;
   const Call call{.number = num_calls_++, .unit = unit};
-  way_.push_back({call, Side::kStart});
+  sequence_.push_back({call, Side::kStart});
   return call;
 }
 
-void UnitOrder::leave(const Call& call) { way_.push_back({call, Side::kEnd}); }
+void UnitOrder::leave(const Call& call) { sequence_.push_back({call, Side::kEnd}); }
 
 void UnitOrder::forget(const Call& call) {
-  std::erase_if(way_, [&](const Mark& mark) { return mark.call.number == call.number; });
+  std::erase_if(sequence_, [&](const Mark& mark) { return mark.call.number == call.number; });
 }
 
 std::optional<std::size_t> UnitOrder::next_in_forward() const {
@@ -59,36 +59,37 @@ std::optional<std::size_t> UnitOrder::next_in_forward() const {
   return recorded_[position_];
 }
 
-void UnitOrder::turn() {
+void UnitOrder::reverse() {
   if (!std::exchange(in_forward_, false)) return;
   if (!is_recorded_) return recorded_.push_back(kTurn);
   const auto found = std::find(recorded_.begin() + static_cast<std::ptrdiff_t>(position_), recorded_.end(), kTurn);
   if (found != recorded_.end()) position_ = static_cast<std::size_t>(found - recorded_.begin()) + 1;
 }
 
-bool UnitOrder::lies_ahead(const Call& call, Side side) const {
-  return std::ranges::any_of(way_,
+bool UnitOrder::is_ahead(const Call& call, Side side) const {
+  return std::ranges::any_of(sequence_,
                              [&](const Mark& mark) { return mark.call.number == call.number && mark.side == side; });
 }
 
 UnitOrder::Step UnitOrder::step_back() {
-  const Mark last = way_.back();
-  way_.pop_back();
+  const Mark last = sequence_.back();
+  sequence_.pop_back();
   return {.unit = last.call.unit, .side = last.side};
 }
 
 std::optional<std::size_t> UnitOrder::next_in_backward() const {
-  const auto found = std::find_if(way_.rbegin(), way_.rend(), [](const Mark& mark) { return mark.side == Side::kEnd; });
-  if (found == way_.rend()) return std::nullopt;
+  const auto found =
+      std::find_if(sequence_.rbegin(), sequence_.rend(), [](const Mark& mark) { return mark.side == Side::kEnd; });
+  if (found == sequence_.rend()) return std::nullopt;
   return found->call.unit;
 }
 
 bool UnitOrder::goes_on_with(std::size_t unit) const {
-  return !way_.empty() && way_.back().side == Side::kEnd && way_.back().call.unit == unit;
+  return !sequence_.empty() && sequence_.back().side == Side::kEnd && sequence_.back().call.unit == unit;
 }
 
 bool UnitOrder::comes_again_to(std::size_t unit) const {
-  return std::ranges::any_of(way_, [&](const Mark& mark) { return mark.call.unit == unit; });
+  return std::ranges::any_of(sequence_, [&](const Mark& mark) { return mark.call.unit == unit; });
 }
 
 }  // namespace d9d

@@ -6,8 +6,8 @@
 //   order.leave(*first);
 //   const auto second = order.enter(1);
 //   order.leave(*second);
-//   order.turn();                                        // backward begins, and reaches the start of unit 0
-//   while (order.lies_ahead(*first, UnitOrder::Side::kStart)) order.step_back();
+//   order.reverse();                                     // backward begins, and reaches the start of unit 0
+//   while (order.is_ahead(*first, UnitOrder::Side::kStart)) order.step_back();
 //                                                        // {1, kEnd}, {1, kStart}, {0, kEnd}, {0, kStart}
 //
 // The first microbatch records the order of units in forward, which later ones must follow. Backward passes the calls
@@ -39,10 +39,10 @@ class UnitOrder {
   void begin_microbatch();
   void end_microbatch();
   void abandon();
-  // For pipelines, which run other microbatches between a forward and its backward: put_aside() keeps the calls that
-  // the backward of this microbatch has to pass, and take_up() restores them; it does nothing if nothing was put aside.
-  void put_aside(std::int64_t microbatch);
-  void take_up(std::int64_t microbatch);
+  // For pipelines, which run other microbatches between a forward and its backward: pause() keeps the calls that
+  // the backward of this microbatch has to pass, and resume() restores them; it does nothing if nothing was paused.
+  void pause(std::int64_t microbatch);
+  void resume(std::int64_t microbatch);
 
   // Whether the next enter() begins a forward: after a backward, or if a backward followed here in the recorded order.
   [[nodiscard]] bool begins_forward() const;
@@ -56,10 +56,10 @@ class UnitOrder {
   [[nodiscard]] std::optional<std::size_t> next_in_forward() const;
 
   // Called when a backward begins; further calls in the same backward do nothing.
-  void turn();
+  void reverse();
   // Whether backward has yet to pass this side of the call.
-  [[nodiscard]] bool lies_ahead(const Call& call, Side side) const;
-  [[nodiscard]] bool is_at_start() const { return way_.empty(); }  // backward has passed all calls
+  [[nodiscard]] bool is_ahead(const Call& call, Side side) const;
+  [[nodiscard]] bool is_at_start() const { return sequence_.empty(); }  // backward has passed all calls
   Step step_back();  // passes one side of a call; must not be called if is_at_start()
   // The unit whose backward begins next; nullopt if there is none.
   [[nodiscard]] std::optional<std::size_t> next_in_backward() const;
@@ -79,8 +79,8 @@ class UnitOrder {
   bool is_recorded_ = false;
   bool in_forward_ = false;
   std::size_t num_calls_ = 0;
-  std::vector<Mark> way_;                            // a stack that forward pushes to and backward pops from
-  std::map<std::int64_t, std::vector<Mark>> aside_;  // by microbatch
+  std::vector<Mark> sequence_;                        // a stack that forward pushes to and backward pops from
+  std::map<std::int64_t, std::vector<Mark>> paused_;  // by microbatch
 };
 
 }  // namespace d9d

@@ -54,8 +54,8 @@ TEST(CudaGraphRules, Name_each_degree_of_the_mesh_but_replicas_and_stages) {
 
 struct OwnSum final : ModuleHook {
   struct Reduction final : GradientReduction {
-    void begin_microbatch(bool) override {}
-    void end_microbatch() override {}
+    void begin_pass(const StagePass&) override {}
+    void end_pass(const StagePass&) override {}
     void finish() override {}
     void clear() override {}
     void abandon() override {}

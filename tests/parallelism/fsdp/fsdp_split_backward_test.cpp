@@ -95,18 +95,21 @@ Counts run_step(const Blocks& model, FsdpRuntime& runtime, const Case& one, cons
     const auto [what, microbatch] = passes[i];
     const bool is_last = i + 1 == passes.size();
     if (what == 'F') {
-      runtime.begin_forward_pass(microbatch);
+      const StagePass forward{.kind = StagePassKind::kForward, .microbatch = microbatch};
+      runtime.begin_pass(forward);
       losses[microbatch] = loss_of(model, one, rank, microbatch);
-      runtime.end_forward_pass(microbatch);
+      runtime.end_pass(forward);
       continue;
     }
     const std::int64_t num_gathers = runtime.num_gathers(), num_reductions = runtime.num_reductions();
     const std::int64_t num_of_weights = products.count(kTokens), num_products = products.count();
-    runtime.begin_backward_pass(microbatch,
-                                what == 'B'   ? BackwardPart::kWhole
-                                : what == 'I' ? BackwardPart::kInput
-                                              : BackwardPart::kWeight,
-                                is_last);
+    const StagePass pass{.kind = StagePassKind::kBackward,
+                         .microbatch = microbatch,
+                         .part = what == 'B'   ? BackwardPart::kWhole
+                                 : what == 'I' ? BackwardPart::kInput
+                                               : BackwardPart::kWeight,
+                         .is_last = is_last};
+    runtime.begin_pass(pass);
     if (what == 'W') {
       waiting.extract(microbatch).mapped().run();
       const std::int64_t num_beside = runtime.num_reductions() - num_reductions;  // products
@@ -117,7 +120,7 @@ Counts run_step(const Blocks& model, FsdpRuntime& runtime, const Case& one, cons
       const auto backward = [&] { loss.backward(); };
       what == 'I' ? void(waiting.emplace(microbatch, deferred.keep(backward))) : backward();
     }
-    runtime.end_backward_pass();
+    runtime.end_pass(pass);
     if (what == 'I') {
       EXPECT_EQ(runtime.num_reductions(), num_reductions);
       EXPECT_EQ(products.count(kTokens), num_of_weights);
@@ -263,12 +266,14 @@ TEST(FsdpSplitBackward, Begins_anew_after_a_step_that_ended_between_the_halves) 
     for (const auto& [name, parameter] : model->named_parameters()) leaves.push_back(parameter->local());
     {
       DeferredGradients deferred(leaves);
-      runtime->begin_forward_pass(0);
+      const StagePass forward{.kind = StagePassKind::kForward};
+      const StagePass backward{.kind = StagePassKind::kBackward, .part = BackwardPart::kInput};
+      runtime->begin_pass(forward);
       const at::Tensor loss = loss_of(*model, one, world.rank(), 0);
-      runtime->end_forward_pass(0);
-      runtime->begin_backward_pass(0, BackwardPart::kInput, /*is_last=*/false);
+      runtime->end_pass(forward);
+      runtime->begin_pass(backward);
       const WeightGradients waiting = deferred.keep([&] { loss.backward(); });
-      runtime->end_backward_pass();
+      runtime->end_pass(backward);
     }
     runtime->abandon();
     (void)run_step(*model, *runtime, one, passes_of(programs()[0]), world.rank());

@@ -17,14 +17,14 @@ std::vector<UnitOrder::Call> run_forward(UnitOrder& order) {
     calls.push_back(order.enter(unit).value());
     order.leave(calls.back());
   }
-  order.turn();
+  order.reverse();
   return calls;
 }
 
 // "2]" for the end of unit 2, where its backward begins, "[2" for its start.
 std::vector<std::string> go_back_to(UnitOrder& order, const UnitOrder::Call& call, Side side) {
   std::vector<std::string> steps;
-  while (order.lies_ahead(call, side)) {
+  while (order.is_ahead(call, side)) {
     const UnitOrder::Step step = order.step_back();
     const std::string unit = std::to_string(step.unit);
     steps.push_back(step.side == Side::kEnd ? unit + "]" : "[" + unit);
@@ -81,7 +81,7 @@ TEST(UnitOrder, Knows_what_forward_comes_to_from_the_second_microbatch_on) {
     EXPECT_EQ(order.next_in_forward(), microbatch == 0 ? std::nullopt : std::optional<std::size_t>(1));
     order.leave(call);
     (void)order.enter(1);
-    order.turn();
+    order.reverse();
     EXPECT_EQ(order.next_in_forward(), microbatch == 0 ? std::nullopt : std::optional<std::size_t>(2));
     (void)order.enter(2);  // a forward after a backward
     while (!order.is_at_start()) (void)order.step_back();
