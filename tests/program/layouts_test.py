@@ -4,15 +4,17 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
 from pathlib import Path
 
-from program_job import DEVICE, SECONDS, ProgramTest, main, num_gpus
+from program_job import DEVICE, SECONDS, Job, ProgramTest, main, num_gpus
 from safetensors.torch import load_file
 
 # The number of ranks of the largest layout; even.
@@ -33,8 +35,21 @@ def fits(*arguments):
 
 
 class Layouts(ProgramTest):
+    jobs_of_one_rank = {}
+
+    def of_one_rank(self, model, *arguments):
+        """The job on one rank, which all tests share."""
+        key = (model, *arguments)
+        if key not in self.jobs_of_one_rank:
+            folder = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
+            self.addClassCleanup(shutil.rmtree, folder)
+            self.jobs_of_one_rank[key] = self.trained_in(Job(folder, model), *arguments)
+        return self.jobs_of_one_rank[key]
+
     def run_job(self, model, *arguments, launcher=()):
-        job = self.job(model)
+        return self.trained_in(self.job(model), *arguments, launcher=launcher)
+
+    def trained_in(self, job, *arguments, launcher=()):
         job.config["data"]["microbatch_size"] = 2
         job.config["model_provider"]["dtype"] = "float64"
         result = job.run(command=[*launcher, *job.command(*arguments)])
@@ -53,7 +68,7 @@ class Layouts(ProgramTest):
             self.assertLessEqual((weights[name] - weight).abs().max(), EXACT * max(weight.abs().max(), 1.0), name)
 
     def test_every_start_of_a_dense_model_trains_as_one_rank(self):
-        expected = self.run_job("dense")
+        expected = self.of_one_rank("dense")
         for name, arguments, launcher in (
             ("by itself", [f"mesh.data_parallel_shard={NUM_RANKS}"], ()),
             ("processes", ["mesh.data_parallel_replicate=2", "launch.ranks=processes"], ()),
@@ -63,7 +78,7 @@ class Layouts(ProgramTest):
                 self.assert_same(self.run_job("dense", *arguments, launcher=launcher), expected)
 
     def test_every_start_of_experts_trains_as_one_rank(self):
-        expected = self.run_job("moe")
+        expected = self.of_one_rank("moe")
         shards = f"mesh.data_parallel_shard={NUM_RANKS}"
         for name, arguments, launcher in (
             ("by itself", [shards, "mesh.expert_parallel=2"], ()),
@@ -91,7 +106,7 @@ class Layouts(ProgramTest):
             if not fits(*layout):
                 continue
             with self.subTest(model=model, layout=layout):
-                expected = self.run_job(model, layers, single)
+                expected = self.of_one_rank(model, layers, single)
                 job = self.run_job(model, layers, single, v, *layout)
                 self.assert_same(job, expected)
                 self.assertEqual(job.sample, expected.sample)
@@ -168,11 +183,11 @@ class Layouts(ProgramTest):
                 continue
             with self.subTest(model=model, arguments=arguments, launcher=launcher):
                 of_model = [argument for argument in arguments if argument.startswith("model_provider.model")]
-                expected = self.run_job(model, *of_model)
+                expected = self.of_one_rank(model, *of_model)
                 self.assert_same(self.run_job(model, *arguments, *copies, launcher=launcher), expected)
 
     def test_parts_of_layers_and_of_sequences_train_and_sample_as_one_rank(self):
-        expected = self.run_job("dense")
+        expected = self.of_one_rank("dense")
         tensor, context = "mesh.tensor_parallel=2", "mesh.context_parallel_shard=2"
         checkpoints = "model_provider.checkpointing=true"
         for name, arguments, launcher in (
@@ -209,7 +224,7 @@ class Layouts(ProgramTest):
         self.assertRegex(result.stderr, r"error: .*'dense:dp_cp_shard \(parameters\)' .*gather = copy_engine.*are processes on CPUs")
 
     def test_a_checkpoint_loads_into_shards(self):
-        source = self.run_job("dense")
+        source = self.of_one_rank("dense")
         load = f"trainer.model_stage_factory.source_checkpoint={source.export}"
         expected = self.run_job("dense", load)
         self.assert_same(self.run_job("dense", load, "mesh.data_parallel_shard=2"), expected)
