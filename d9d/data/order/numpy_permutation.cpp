@@ -97,7 +97,7 @@ class Pcg64 {
 
 std::vector<std::int64_t> numpy_permutation(std::int64_t size, std::uint64_t seed) {
   D9D_CHECK(size >= 0 && size < std::int64_t{0xFFFFFFFF}, ConfigError,
-            "[data::numpy_permutation] expected less than 2^32 rows, got ", size, ". Leave the order as it is.");
+            "[data::numpy_permutation] expected less than 2^32 - 1 rows, got ", size, ". Leave the order as it is.");
   std::vector<std::int64_t> order(static_cast<std::size_t>(size));
   std::iota(order.begin(), order.end(), 0);
   Pcg64 random(seed);
