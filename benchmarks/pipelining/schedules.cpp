@@ -263,8 +263,8 @@ class Benchmark {
     print(text("| %s | %s | %.2f | %.2f (%.2f..%.2f) | %+.1f %% | %.4f | %.4f | %.3f / %.3f / %.3f / %.3f |",
                row.name.c_str(), std::string(d9d::enum_name(row.messages)).c_str(), 1e3 * row.simulated.makespan,
                1e3 * median, 1e3 * quantile(row.steps, 0.1), 1e3 * quantile(row.steps, 0.9),
-               100 * (median / row.simulated.makespan - 1), row.simulated.idle_share(), row.recorded.idle_share(),
-               mean.forward, mean.backward, mean.backward_input, mean.backward_weight));
+               100 * (median / row.simulated.makespan - 1), row.simulated.bubble_fraction(),
+               row.recorded.bubble_fraction(), mean.forward, mean.backward, mean.backward_input, mean.backward_weight));
   }
 
   void print_parts() const {
@@ -316,8 +316,8 @@ class Benchmark {
     const Row& row =
         *std::ranges::find_if(rows_, [&](const Row& each) { return each.messages == messages && each.name == name; });
     print(text("\nThe choice with %s: %s, simulated %.2f ms with a bubble of %.4f, measured %.2f ms with %.4f.",
-               std::string(d9d::enum_name(messages)).c_str(), name.c_str(), 1e3 * best.makespan, best.idle_share,
-               1e3 * quantile(row.steps, 0.5), row.recorded.idle_share()));
+               std::string(d9d::enum_name(messages)).c_str(), name.c_str(), 1e3 * best.makespan, best.bubble_fraction,
+               1e3 * quantile(row.steps, 0.5), row.recorded.bubble_fraction()));
   }
 
   void write_traces(const Row& row) const {

@@ -58,7 +58,7 @@ def steps_of(events, first=FIRST, last=LAST):
     return steps
 
 
-def idle_share(events):
+def bubble_fraction(events):
     exposure = exposure_of(events)
     return exposure.idle / exposure.span
 
@@ -81,7 +81,7 @@ def main():
     for index, step in enumerate(steps):
         names = ", ".join(f"{name} {count}" for name, count in step.waits.items())
         print(f"| {index} | {step.waits.total()} | {step.wait_ms:.2f} | {step.copies_to_host} | {names} |")
-    print(f"\nIdle: {100 * idle_share(events):.2f} % of the trace")
+    print(f"\nIdle: {100 * bubble_fraction(events):.2f} % of the trace")
     sys.exit(any(step.waits.total() for step in steps))
 
 

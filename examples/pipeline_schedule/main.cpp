@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
     const d9d::PipelineProgram program = d9d::build_program(schedule, 4, 8);
     d9d::validate(program, {.num_inbox_slots = 2, .max_live_microbatches = limit});
     const d9d::Simulation run = d9d::simulate(program);
-    std::cout << schedule.name << ": makespan " << run.makespan << ", bubble " << run.idle_share() << '\n';
+    std::cout << schedule.name << ": makespan " << run.makespan << ", bubble " << run.bubble_fraction() << '\n';
     steps.push_back({.title = d9d::cat(schedule.name, " microbatches a rank: ", run.makespan), .run = run});
   }
   if (argc > 1) std::ofstream(argv[1]) << d9d::plot_svg(steps);

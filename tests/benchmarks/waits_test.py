@@ -6,7 +6,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks/training_step"))
-from waits import idle_share, steps_of  # noqa: E402: found by the line above
+from waits import bubble_fraction, steps_of  # noqa: E402: found by the line above
 
 
 class Trace:
@@ -75,7 +75,7 @@ class Waits(unittest.TestCase):
 
     def test_idle_is_what_nothing_fills(self):
         kernels = [{"cat": "kernel", "name": "gemm", "ts": start, "dur": 10.0, "args": {"stream": 7}} for start in (0.0, 30.0)]
-        self.assertAlmostEqual(idle_share(kernels), 0.5)
+        self.assertAlmostEqual(bubble_fraction(kernels), 0.5)
 
 
 if __name__ == "__main__":

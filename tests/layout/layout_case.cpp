@@ -110,7 +110,7 @@ class RankJob {
       if (mutation_ != Mutation::kUnequalUnseen) equal_microbatches.check(step, share());
       if (job_.freezes_late && step + 1 == job_.num_steps && mutation_ != Mutation::kFreezingUnseen) freeze_late();
       if (layout_.abandons) abandon_microbatch(*manager, step);
-      const StepGradients report = run_step(*manager, step);
+      const StepTotals report = run_step(*manager, step);
       add_gradients(shared.gradients, cat("step ", step, " "));
       if (context_.is_main_process()) {
         shared.result.losses.push_back(report.loss);
@@ -241,7 +241,7 @@ class RankJob {
     manager.abandon();
   }
 
-  StepGradients run_step(GradientManager& manager, std::int64_t step) {
+  StepTotals run_step(GradientManager& manager, std::int64_t step) {
     if (num_stages(layout_) > 1) {
       run_stages(manager, step);
       phase_.begin(Phase::kSum);

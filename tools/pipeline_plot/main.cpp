@@ -31,7 +31,7 @@ PipelineProgram read_program(const std::filesystem::path& path, const MessagePla
     return program;
   }
   validate_computations(program);
-  return place_messages(program, placement);
+  return insert_messages(program, placement);
 }
 
 double microseconds_per(const std::string& unit) {
@@ -42,9 +42,9 @@ double microseconds_per(const std::string& unit) {
 void print_summary(const std::string& name, const PipelineProgram& program, const Simulation& run,
                    const PipelineCosts& costs) {
   const auto live = peak_live_microbatches(program);
-  std::cout << name << ": makespan " << run.makespan << ", bubble " << run.idle_share() << '\n';
+  std::cout << name << ": makespan " << run.makespan << ", bubble " << run.bubble_fraction() << '\n';
   for (std::int64_t rank = 0; rank < run.num_ranks; ++rank) {
-    std::cout << "  rank " << rank << ": idle " << run.idle_share(rank) << ", live microbatches at most "
+    std::cout << "  rank " << rank << ": idle " << run.bubble_fraction(rank) << ", live microbatches at most "
               << live[static_cast<std::size_t>(rank)] << ", keeps at most " << peak_bytes(run, costs, rank) << '\n';
   }
 }
@@ -69,7 +69,7 @@ void run(const Arguments& arguments) {
     if (!arguments.unit.empty()) options.time_unit = arguments.unit;
     std::ostringstream title;
     title << name << ": " << simulation.makespan << ' ' << options.time_unit << ", bubble " << std::fixed
-          << std::setprecision(1) << 100 * simulation.idle_share() << " %";
+          << std::setprecision(1) << 100 * simulation.bubble_fraction() << " %";
     write_file_atomically(*arguments.svg,
                           plot_svg({{.title = title.str(), .run = simulation, .costs = arguments.costs}}, options));
   }

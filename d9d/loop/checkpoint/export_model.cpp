@@ -13,7 +13,7 @@
 #include "d9d/core/collectives/agreed.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/loop/checkpoint/job_checkpoints.h"
-#include "d9d/loop/checks/equal_ranks.h"
+#include "d9d/loop/checks/rank_consistency.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/write_model_state.h"
 

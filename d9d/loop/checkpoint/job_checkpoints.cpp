@@ -13,7 +13,7 @@
 #include "d9d/core/collectives/agreed.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/error/error_place.h"
-#include "d9d/loop/checks/equal_ranks.h"
+#include "d9d/loop/checks/rank_consistency.h"
 #include "d9d/loop/task/trainable_parameters.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/write_model_state.h"

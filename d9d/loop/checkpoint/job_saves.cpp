@@ -8,7 +8,7 @@
 #include "d9d/base/config/record_json.h"
 #include "d9d/core/device/host_copy.h"
 #include "d9d/loop/checkpoint/job_checkpoints.h"
-#include "d9d/loop/checks/equal_ranks.h"
+#include "d9d/loop/checks/rank_consistency.h"
 #include "d9d/loop/task/train_events.h"
 
 namespace d9d {

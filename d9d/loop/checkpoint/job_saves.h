@@ -5,7 +5,7 @@
 //   while (...) {
 //     ...                                                          // forward, backward
 //     saves.wait_for_copies();
-//     const StepGradients step = gradients.apply(optimizer, rate, {.save = saves.progress()});
+//     const StepTotals step = gradients.apply(optimizer, rate, {.save = saves.progress()});
 //     saves.advance(step.save, step.stops);
 //     ...
 //     if (saves.is_due(is_last)) saves.save({.data = stream.state()}, is_last);
@@ -40,8 +40,8 @@ class JobSaves {
   [[nodiscard]] bool will_wait(bool is_last) const;
   // Collective if it waits, otherwise local. Only if it has waited, throws on all ranks: IoError if the save failed and
   // trainer.checkpointing.on_failed_save is "stop"; ConfigError if ranks have different values of what they share
-  // (equal_ranks.h), whatever on_failed_save is. At the end of a run a failed save does not throw: what follows, such
-  // as an export, still happens, and then the program ends with the error (DistContext::fail_at_end).
+  // (rank_consistency.h), whatever on_failed_save is. At the end of a run a failed save does not throw: what follows,
+  // such as an export, still happens, and then the program ends with the error (DistContext::fail_at_end).
   void save(const RunPosition& position, bool is_last);
 
   // Local. Afterwards, work of the current stream may change parameters and the state of the optimiser.

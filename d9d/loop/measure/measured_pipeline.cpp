@@ -98,7 +98,7 @@ MeasuredPipeline measure_pipeline(const UnbuiltJob& job, const std::set<std::int
   std::optional<LayerDistribution> layers;
   for (const std::int64_t v : nums_of_stages_per_rank) {
     try {
-      MeasuredCut cut(job, v);
+      MeasuredSplit cut(job, v);
       if (const auto refusal = cut.build()) {
         refusals.push_back(*refusal);
         continue;

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "d9d/loop/measure/measured_cut.h"
+#include "d9d/loop/measure/measured_split.h"
 #include "d9d/pipelining/api/stage_info.h"
 #include "d9d/pipelining/program/pipeline_costs.h"
 

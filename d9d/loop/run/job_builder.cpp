@@ -7,9 +7,9 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/error/error_place.h"
-#include "d9d/loop/checks/equal_ranks.h"
+#include "d9d/loop/checks/custom_schedule.h"
 #include "d9d/loop/checks/first_step_checks.h"
-#include "d9d/loop/checks/own_schedule.h"
+#include "d9d/loop/checks/rank_consistency.h"
 #include "d9d/loop/config/unsupported.h"
 #include "d9d/loop/graphs/cuda_graph_rules.h"
 #include "d9d/loop/graphs/warm_up.h"
@@ -152,7 +152,7 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
           .model_stages = model_stages,
           .stages = stages,
           .pipeline_schedule = pipeline,
-          .has_own_schedule = parts_.pipeline_schedule.has_value(),
+          .has_custom_schedule = parts_.pipeline_schedule.has_value(),
           .placement = placement,
           .clock = std::move(clock),
           .metrics = std::move(metrics),

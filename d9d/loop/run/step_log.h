@@ -40,7 +40,7 @@ struct CollectedValues {
 
 // What a step reports.
 struct StepReport {
-  StepGradients gradients;
+  StepTotals gradients;
   std::optional<CollectedValues> collected;
   double learning_rate = 0.0;
   double seconds = 0.0;

@@ -11,7 +11,7 @@
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/internals/grad_norm/grad_norm.h"
-#include "d9d/loop/step/loss_shares.h"
+#include "d9d/loop/step/loss_scales.h"
 #include "d9d/parallelism/fsdp/fsdp_runtime.h"
 
 namespace d9d {
@@ -141,7 +141,7 @@ GradientManager::Pending GradientManager::sum_step(const RankReport& report) {
   return {.grad_scale = scale, .totals = HostCopy(totals, copies_, world_)};
 }
 
-StepGradients GradientManager::read_step(const Pending& pending) const {
+StepTotals GradientManager::read_step(const Pending& pending) const {
   const double* const total = pending.totals.wait().const_data_ptr<double>();
   D9D_CHECK(
       total[kDisagreement] <= kMaxDisagreement, StateError,
@@ -152,11 +152,11 @@ StepGradients GradientManager::read_step(const Pending& pending) const {
   D9D_CHECK(total[kWeight] != -kInfinity, StateError,
             "[loop::gradients] expected loss weights >= 0 of TrainTask, got a negative one. Weigh a microbatch by what "
             "its loss is a mean over.");
-  StepGradients step{.total_weight = total[kWeight],
-                     .num_tokens = static_cast<std::int64_t>(total[kTokens]),
-                     .stops = total[kStops] > 0,
-                     .save = {.num_working = static_cast<std::int64_t>(total[kSaving]),
-                              .num_failed = static_cast<std::int64_t>(total[kFailedSaves])}};
+  StepTotals step{.total_weight = total[kWeight],
+                  .num_tokens = static_cast<std::int64_t>(total[kTokens]),
+                  .stops = total[kStops] > 0,
+                  .save = {.num_working = static_cast<std::int64_t>(total[kSaving]),
+                           .num_failed = static_cast<std::int64_t>(total[kFailedSaves])}};
   if (ranks_.num_ranks() > 1) {
     const double* const next_microbatches = total + kNextMicrobatches;
     step.next_microbatches.assign(next_microbatches, next_microbatches + ranks_.num_ranks());
@@ -178,7 +178,7 @@ StepGradients GradientManager::read_step(const Pending& pending) const {
   return step;
 }
 
-void GradientManager::refuse_non_finite(const StepGradients& step, const RankReport& report) const {
+void GradientManager::refuse_non_finite(const StepTotals& step, const RankReport& report) const {
   if (step.is_finite || (clipping_.on_non_finite == NonFinitePolicy::kSkip && !step.is_lost)) return;
   const bool has_trained = report.step.value_or(0) > 0;
   throw StateError(cat(
@@ -188,7 +188,7 @@ void GradientManager::refuse_non_finite(const StepGradients& step, const RankRep
       step.is_lost ? "" : " trainer.gradient_clipping.on_non_finite = \"skip\" leaves such steps out."));
 }
 
-void GradientManager::scale_gradients(const StepGradients& step) const {
+void GradientManager::scale_gradients(const StepTotals& step) const {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> grads;
   for (const auto& [name, parameter] : parameters_) {
@@ -200,26 +200,26 @@ void GradientManager::scale_gradients(const StepGradients& step) const {
   if (!grads.empty()) at::_foreach_mul_(grads, step.grad_scale);
 }
 
-StepGradients GradientManager::finish_step(const RankReport& report) {
+StepTotals GradientManager::finish_step(const RankReport& report) {
   const Pending pending = sum_step(report);
-  const StepGradients step = read_step(pending);
+  const StepTotals step = read_step(pending);
   refuse_non_finite(step, report);
   if (step.is_usable) scale_gradients(step);
   return step;
 }
 
-StepGradients GradientManager::apply(Optimizer& optimizer, double learning_rate, const RankReport& report,
-                                     const AroundStep& around) {
+StepTotals GradientManager::apply(Optimizer& optimizer, double learning_rate, const RankReport& report,
+                                  const AroundStep& around) {
   if (optimizer.scales_gradients() && !around) {
     const Pending pending = sum_step(report);
     optimizer.step(learning_rate, pending.grad_scale);
     tied_.update_copies();
-    const StepGradients step = read_step(pending);
+    const StepTotals step = read_step(pending);
     if (!step.is_usable) optimizer.forget_step();
     refuse_non_finite(step, report);
     return step;
   }
-  const StepGradients step = finish_step(report);
+  const StepTotals step = finish_step(report);
   if (!step.is_usable) return step;
   const auto step_optimizer = [&] {
     optimizer.step(learning_rate);

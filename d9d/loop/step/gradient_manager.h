@@ -14,7 +14,7 @@
 //     (loss * weight).backward();
 //     gradients.end_microbatch();
 //   }
-//   const StepGradients step = gradients.apply(optimizer, learning_rate);
+//   const StepTotals step = gradients.apply(optimizer, learning_rate);
 //   gradients.reset();
 //
 // The trainer calls begin_pass() and end_pass() around each forward and each backward of a stage instead of
@@ -48,7 +48,7 @@ struct RankReport {
 };
 
 // Totals of a step, the same on all ranks.
-struct StepGradients {
+struct StepTotals {
   double loss = 0.0;
   double norm = 0.0;  // L2, over all parameters, before clipping
   double total_weight = 0.0;
@@ -115,10 +115,10 @@ class GradientManager {
   // Throws CommunicationError, and reports neither loss nor norm, if a communication failed in the step. Throws
   // StateError on all ranks if the ranks have not reduced the same sharded modules, or if the loss or norm is not
   // finite and the policy is to stop.
-  StepGradients apply(Optimizer& optimizer, double learning_rate, const RankReport& report = {},
-                      const AroundStep& around = {});
+  StepTotals apply(Optimizer& optimizer, double learning_rate, const RankReport& report = {},
+                   const AroundStep& around = {});
   // Collective. Does what apply() does, without an optimiser: gradients are divided and clipped if the step is usable.
-  [[nodiscard]] StepGradients finish_step(const RankReport& report);
+  [[nodiscard]] StepTotals finish_step(const RankReport& report);
 
   // Clears gradients and loss.
   void reset();
@@ -142,8 +142,8 @@ class GradientManager {
   // Does not wait for the device. Gradients are summed but not divided.
   [[nodiscard]] Pending sum_step(const RankReport& report);
   // Waits for the copy of the totals, but not for work that was enqueued after sum_step().
-  [[nodiscard]] StepGradients read_step(const Pending& pending) const;
-  void refuse_non_finite(const StepGradients& step, const RankReport& report) const;
+  [[nodiscard]] StepTotals read_step(const Pending& pending) const;
+  void refuse_non_finite(const StepTotals& step, const RankReport& report) const;
   // Where the non-finite values of a step come from, as far as that is known. cause_of_non_finite() is collective and
   // returns the same on all ranks.
   struct Cause {
@@ -152,7 +152,7 @@ class GradientManager {
   };
   [[nodiscard]] Cause cause_of_non_finite(double loss) const;
   // Scales the gradients of all parameters in at least float32: narrower gradients are replaced by float32 ones.
-  void scale_gradients(const StepGradients& step) const;
+  void scale_gradients(const StepTotals& step) const;
   [[nodiscard]] at::Tensor sum_over_ranks(const RankReport& report) const;
   [[nodiscard]] at::Tensor grad_scale_of(const at::Tensor& sums, const at::Tensor& norm) const;
 

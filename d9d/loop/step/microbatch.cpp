@@ -9,13 +9,13 @@ AnyMicrobatch::~AnyMicrobatch() = default;
 TensorRefs AnyMicrobatch::tensors() {
   TensorRefs tensors;
   add_tensors(tensors);
-  detail::add_tensor_refs(shares, tensors);
+  detail::add_tensor_refs(loss_scales, tensors);
   return tensors;
 }
 
 void AnyMicrobatch::write_key(detail::GraphKeyWriter& key) const {
   write_values(key);
-  key.write(shares);
+  key.write(loss_scales);
 }
 
 }  // namespace d9d

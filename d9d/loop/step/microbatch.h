@@ -19,7 +19,7 @@
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/checks/first_step_checks.h"
 #include "d9d/loop/graphs/graph_key.h"
-#include "d9d/loop/step/loss_shares.h"
+#include "d9d/loop/step/loss_scales.h"
 #include "d9d/loop/task/model_stage.h"
 #include "d9d/loop/task/task.h"
 #include "d9d/metrics/metric.h"
@@ -71,7 +71,7 @@ class AnyMicrobatch {
   [[nodiscard]] virtual std::unique_ptr<AnyMicrobatch> copy() const = 0;
   // Takes over all contents of `other`, which has the same type.
   virtual void assign(AnyMicrobatch&& other) = 0;
-  // The leaves of input, shared, state and shares, in leaf order.
+  // The leaves of input, shared, state and loss_scales, in leaf order.
   [[nodiscard]] TensorRefs tensors();
   // Requires Microbatch<Types>::kHasKey.
   void write_key(detail::GraphKeyWriter& key) const;
@@ -79,7 +79,7 @@ class AnyMicrobatch {
   std::uint64_t number = 0;       // within the step, over all ranks
   std::int64_t num_tokens = 0;    // ForwardInputs::num_tokens
   LossWeights loss_weights = {};  // of a task with several losses
-  LossShares shares = {};         // likewise
+  LossScales loss_scales = {};    // likewise
 
  protected:
   AnyMicrobatch() = default;

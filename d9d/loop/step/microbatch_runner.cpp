@@ -6,8 +6,8 @@
 
 #include "d9d/core/autograd/checkpoint.h"
 #include "d9d/core/error/error_place.h"
-#include "d9d/loop/checks/own_schedule.h"
-#include "d9d/loop/step/loss_shares.h"
+#include "d9d/loop/checks/custom_schedule.h"
+#include "d9d/loop/step/loss_scales.h"
 #include "d9d/loop/step/microbatch_numbers.h"
 #include "d9d/metrics/metric.h"
 
@@ -79,7 +79,7 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
   } const clear{step_.pack};
   equal_microbatches_.check(job_.schedule.current_step(), std::ssize(step_.pack));
   if (first_step_ && job_.config.refuse_equal_data) first_step_->check_packs(first_pack());
-  if (job_.has_own_schedule) check_order();
+  if (job_.has_custom_schedule) check_order();
   const std::int64_t num_tokens = build_inputs();
   step_.gradients = &gradients;
   step_.first_step = first_step_ ? &*first_step_ : nullptr;
@@ -115,7 +115,7 @@ void MicrobatchRunner::train_by_executor() {
   executor_.run(stages, std::ssize(step_.pack), step_.graph == nullptr ? nullptr : &*step_.graph->program);
 }
 
-// Builds the inputs of all microbatches and, for several losses, their shares. Returns the number of tokens of this
+// Builds the inputs of all microbatches and, for several losses, their scales. Returns the number of tokens of this
 // rank.
 std::int64_t MicrobatchRunner::build_inputs() {
   std::int64_t num_tokens = 0;
@@ -128,8 +128,8 @@ std::int64_t MicrobatchRunner::build_inputs() {
     num_tokens += microbatch.num_tokens;
     weights.push_back(microbatch.loss_weights);
   }
-  std::vector<LossShares> shares = loss_shares(job_.context, weights);
-  for (std::size_t i = 0; i < step_.pack.size(); ++i) step_.pack[i]->shares = std::move(shares[i]);
+  std::vector<LossScales> scales = loss_scales(job_.context, weights);
+  for (std::size_t i = 0; i < step_.pack.size(); ++i) step_.pack[i]->loss_scales = std::move(scales[i]);
   for (const LossWeights& each : weights) name_loss_means(*job_.loss_means, each);
   return num_tokens;
 }
@@ -159,7 +159,8 @@ void MicrobatchRunner::train_by_graphs(AnyMicrobatch& microbatch, std::size_t in
 WeightedLoss MicrobatchRunner::forward_backward(AnyMicrobatch& microbatch, const JobSchedule& schedule) {
   const LossResult result =
       without_backward([&] { return microbatch.forward_loss(*job_.model_stages.front(), {}, schedule); });
-  WeightedLoss weighted = with_error_place("in compute_loss", [&] { return weighted_loss(result, microbatch.shares); });
+  WeightedLoss weighted =
+      with_error_place("in compute_loss", [&] { return weighted_loss(result, microbatch.loss_scales); });
   if (first_step_ && !job_.clock->is_captured) first_step_->watch(weighted.loss);
   with_error_place("in backward", [&] { weighted.loss.mul(weighted.weight).backward(); });
   return {.loss = weighted.loss.detach(), .weight = weighted.weight.detach(), .losses = std::move(weighted.losses)};

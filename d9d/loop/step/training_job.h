@@ -32,7 +32,7 @@ struct TrainingJob {
   const std::vector<std::shared_ptr<AnyModelStage>> model_stages;  // the stages of this rank, in increasing order
   const std::vector<std::shared_ptr<Module>> stages;               // the modules of model_stages
   const PipelineSchedule pipeline_schedule;                        // as configured, or a custom schedule
-  const bool has_own_schedule = false;                             // whether pipeline_schedule is a custom one
+  const bool has_custom_schedule = false;                          // whether pipeline_schedule is a custom one
   const StagePlacement placement;                                  // of the stages of all ranks
   const RandomClockPtr clock;                                      // of the module's random layers
   const MetricMap metrics;

@@ -87,7 +87,7 @@ at::Tensor TrainingStage::loss(std::size_t microbatch, const std::vector<at::Ten
   const LossResult result =
       without_backward([&] { return step_.pack[microbatch]->forward_loss(stage_, arrived, schedule); });
   const WeightedLoss weighted =
-      with_error_place("in compute_loss", [&] { return weighted_loss(result, step_.pack[microbatch]->shares); });
+      with_error_place("in compute_loss", [&] { return weighted_loss(result, step_.pack[microbatch]->loss_scales); });
   if (step_.first_step != nullptr) step_.first_step->watch(weighted.loss);
   WeightedLoss detached{.loss = weighted.loss.detach(), .weight = weighted.weight.detach(), .losses = {}};
   for (const auto& [name, own] : weighted.losses) detached.losses.emplace(name, own.detach());

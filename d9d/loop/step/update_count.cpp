@@ -5,7 +5,7 @@
 
 namespace d9d {
 
-void UpdateCount::add(const StepGradients& step, double learning_rate, std::int64_t index, const Logger* log) {
+void UpdateCount::add(const StepTotals& step, double learning_rate, std::int64_t index, const Logger* log) {
   had_no_rate_ = had_no_rate_.value_or(true) && learning_rate == 0;
   if (step.is_usable) {
     ++num_updates_;

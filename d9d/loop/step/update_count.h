@@ -14,12 +14,12 @@
 
 namespace d9d {
 
-struct StepGradients;
+struct StepTotals;
 
 class UpdateCount {
  public:
   // Called after each step. log: gets a warning if the step changed nothing; null on ranks that do not log.
-  void add(const StepGradients& step, double learning_rate, std::int64_t index, const Logger* log);
+  void add(const StepTotals& step, double learning_rate, std::int64_t index, const Logger* log);
   // Throws StateError if no step of the job has changed the model. log: gets a warning if the learning rate was 0 in
   // every step since the start; null on ranks that do not log.
   void check(std::int64_t total_steps, const Logger* log) const;

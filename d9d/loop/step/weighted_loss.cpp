@@ -40,17 +40,17 @@ std::string names_of(const std::map<std::string, at::Tensor>& entries) {
   return cat("{", names, "}");
 }
 
-WeightedLoss sum_of_losses(const LossResult& result, const LossShares& shares) {
+WeightedLoss sum_of_losses(const LossResult& result, const LossScales& scales) {
   const auto name_of = [](const auto& entry) { return entry.first; };
-  D9D_CHECK(std::ranges::equal(result.losses, shares.of, {}, name_of, name_of), StateError, kReturns,
-            "the losses that ForwardInputs::loss_weights names, ", names_of(shares.of), ", got ",
+  D9D_CHECK(std::ranges::equal(result.losses, scales.of, {}, name_of, name_of), StateError, kReturns,
+            "the losses that ForwardInputs::loss_weights names, ", names_of(scales.of), ", got ",
             names_of(result.losses),
             ". Return each of them in LossResult::losses, as 0 times something if it is absent.");
-  WeightedLoss sum{.loss = {}, .weight = shares.weight, .losses = {}};
+  WeightedLoss sum{.loss = {}, .weight = scales.weight, .losses = {}};
   for (const auto& [name, loss] : result.losses) {
     check_loss(loss, cat("the loss '", name, "'"));
     const at::Tensor wide = loss.to(at::promote_types(loss.scalar_type(), at::kFloat));
-    const at::Tensor part = wide * shares.of.at(name).to(wide.scalar_type());
+    const at::Tensor part = wide * scales.of.at(name).to(wide.scalar_type());
     sum.loss = sum.loss.defined() ? sum.loss + part : part;
     sum.losses.emplace(name, wide.detach());
   }
@@ -59,12 +59,12 @@ WeightedLoss sum_of_losses(const LossResult& result, const LossShares& shares) {
 
 }  // namespace
 
-WeightedLoss weighted_loss(const LossResult& result, const LossShares& shares) {
-  if (!shares.of.empty()) {
+WeightedLoss weighted_loss(const LossResult& result, const LossScales& scales) {
+  if (!scales.of.empty()) {
     D9D_CHECK(!result.loss.defined() && !result.loss_weight, StateError, kReturns,
-              "LossResult::losses alone, since ForwardInputs::loss_weights names ", names_of(shares.of),
+              "LossResult::losses alone, since ForwardInputs::loss_weights names ", names_of(scales.of),
               ", got a loss or a weight besides.");
-    return sum_of_losses(result, shares);
+    return sum_of_losses(result, scales);
   }
   D9D_CHECK(result.losses.empty(), StateError, kReturns, "one loss, got ", names_of(result.losses),
             ". Tell what each of several is a mean over, in ForwardInputs::loss_weights of build_forward_inputs.");

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "d9d/loop/step/loss_shares.h"
+#include "d9d/loop/step/loss_scales.h"
 #include "d9d/loop/task/task.h"
 
 namespace d9d {
@@ -21,7 +21,7 @@ struct WeightedLoss {
 // device. Throws StateError for a loss or weight that is no scalar or has a wrong dtype, and for a loss without a
 // graph.
 //
-// shares: those of the microbatch for a task with several losses, otherwise empty.
-[[nodiscard]] WeightedLoss weighted_loss(const LossResult& result, const LossShares& shares = {});
+// scales: those of the microbatch for a task with several losses, otherwise empty.
+[[nodiscard]] WeightedLoss weighted_loss(const LossResult& result, const LossScales& scales = {});
 
 }  // namespace d9d

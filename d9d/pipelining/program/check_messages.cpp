@@ -42,7 +42,7 @@ class MessageCheck {
 
   void expect(bool condition, std::size_t rank, std::size_t position, const std::string& rule) const {
     D9D_CHECK(condition, ConfigError, "[pipelining::validate] ", place_text(program_, rank, position), ": expected ",
-              rule, ". Correct the messages; place_messages() places them.");
+              rule, ". Correct the messages; insert_messages() places them.");
   }
 
   void visit(const ComputeAction& part, std::size_t rank, std::size_t position) {
@@ -88,7 +88,7 @@ class MessageCheck {
                 to_text(places.sent ? receive_of(transfer) : send_of(transfer)), " (stage ",
                 (places.sent ? transfer.target : transfer.source).value, ", microbatch ", transfer.microbatch.value,
                 "): expected each transfer between ranks to be sent and received. Correct the messages; "
-                "place_messages() places them.");
+                "insert_messages() places them.");
     }
   }
 

@@ -116,7 +116,7 @@ class WaitCheck {
 
   [[nodiscard]] std::string remedy() const {
     return has_messages_ ? cat(". Expected ranks that do not wait in a circle. Use more slots in an inbox, or "
-                               "place_messages() for as many as there are.")
+                               "insert_messages() for as many as there are.")
                          : ". Expected ranks that do not wait in a circle. Correct the order of the schedule.";
   }
 

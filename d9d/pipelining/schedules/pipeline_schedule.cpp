@@ -88,7 +88,7 @@ PipelineProgram build_program(const PipelineSchedule& schedule, std::int64_t num
                               const MessagePlacement& placement) {
   const PipelineProgram computations = build_compute_program(schedule, num_ranks, num_microbatches);
   validate_computations(computations);
-  PipelineProgram program = place_messages(computations, placement);
+  PipelineProgram program = insert_messages(computations, placement);
   validate(program, {.num_inbox_slots = placement.num_inbox_slots});
   return program;
 }

@@ -11,8 +11,8 @@
 #include <string>
 
 #include "d9d/pipelining/program/pipeline_program.h"
+#include "d9d/pipelining/schedules/insert_messages.h"
 #include "d9d/pipelining/schedules/pipeline_schedule_config.h"
-#include "d9d/pipelining/schedules/place_messages.h"
 
 namespace d9d {
 

@@ -2,7 +2,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/pipelining/program/transfer.h"
-#include "d9d/pipelining/schedules/place_messages.h"
+#include "d9d/pipelining/schedules/insert_messages.h"
 
 namespace d9d {
 namespace {

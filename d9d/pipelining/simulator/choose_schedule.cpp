@@ -80,10 +80,10 @@ double resident_bytes(const PipelineCosts& costs, const StagePlacement& placemen
 ScheduleCandidate simulated(const ScheduleRequest& request, const Draft& draft) {
   ScheduleCandidate candidate = draft.candidate;
   const MessagePlacement placement{.costs = draft.costs};
-  const Simulation run = simulate(place_messages(draft.computations, placement),
+  const Simulation run = simulate(insert_messages(draft.computations, placement),
                                   {.costs = draft.costs, .num_inbox_slots = placement.num_inbox_slots});
   candidate.makespan = run.makespan;
-  candidate.idle_share = run.idle_share();
+  candidate.bubble_fraction = run.bubble_fraction();
   for (std::int64_t rank = 0; rank < run.num_ranks; ++rank) {
     const double resident = resident_bytes(draft.costs, draft.computations.stages, rank);
     candidate.peak_bytes = std::max(candidate.peak_bytes, resident + peak_bytes(run, draft.costs, rank));

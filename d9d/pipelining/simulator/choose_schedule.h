@@ -56,7 +56,7 @@ struct ScheduleCandidate {
   std::int64_t num_virtual_layers_pre = 0;
   std::int64_t num_virtual_layers_post = 0;
   double makespan = 0;
-  double idle_share = 0;
+  double bubble_fraction = 0;
   double peak_bytes = 0;  // microbatches and stages, of the rank that keeps most
   bool fits = true;
 };

@@ -13,8 +13,9 @@ std::string name_of(const ScheduleCandidate& candidate) { return schedule_of(can
 
 void print_row(std::ostream& out, const ScheduleCandidate& candidate, bool is_best) {
   out << (is_best ? "* " : "  ") << std::left << std::setw(30) << name_of(candidate) << std::right << std::setw(5)
-      << candidate.num_microbatches << std::setw(12) << candidate.makespan << std::setw(9) << 100 * candidate.idle_share
-      << " %" << std::setw(13) << candidate.peak_bytes << (candidate.fits ? "" : "  more than fits") << '\n';
+      << candidate.num_microbatches << std::setw(12) << candidate.makespan << std::setw(9)
+      << 100 * candidate.bubble_fraction << " %" << std::setw(13) << candidate.peak_bytes
+      << (candidate.fits ? "" : "  more than fits") << '\n';
 }
 
 // Prints the time of the longest stage relative to the mean, and the virtual layers that would shorten the step.
@@ -48,7 +49,7 @@ std::string explain(const ScheduleRequest& request, const ScheduleChoice& choice
   out << std::setprecision(4);
   const auto& best = choice.best;
   out << name_of(best) << " with " << best.num_microbatches << " microbatches: a step of " << best.makespan
-      << ", of which ranks wait " << 100 * best.idle_share << " %; a rank keeps at most " << best.peak_bytes;
+      << ", of which ranks wait " << 100 * best.bubble_fraction << " %; a rank keeps at most " << best.peak_bytes;
   if (request.max_bytes) out << " of " << *request.max_bytes;
   out << ".\n  " << std::left << std::setw(30) << "schedule" << std::right << std::setw(5) << "M" << std::setw(12)
       << "step" << std::setw(11) << "bubble" << std::setw(13) << "keeps" << '\n';

@@ -151,7 +151,7 @@ class StepDrawing {
     canvas_.text(kLeft - 10, y(rank) + 12, cat("rank ", rank), "class=\"rank\" text-anchor=\"end\"");
     canvas_.text(kLeft - 10, y(rank) + 25, chunks_.names(rank), "class=\"small\" text-anchor=\"end\"");
     const double right = x(step_.run.makespan) + 10;
-    canvas_.text(right, y(rank) + 18, cat(percent_text(step_.run.idle_share(rank)), " idle"), "");
+    canvas_.text(right, y(rank) + 18, cat(percent_text(step_.run.bubble_fraction(rank)), " idle"), "");
     if (options_.memory) draw_memory(rank, right);
   }
 

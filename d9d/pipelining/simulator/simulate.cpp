@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "d9d/base/check.h"
-#include "d9d/pipelining/schedules/place_messages.h"
+#include "d9d/pipelining/schedules/insert_messages.h"
 #include "d9d/pipelining/simulator/simulate_links.h"
 #include "d9d/pipelining/simulator/simulate_one_channel.h"
 
@@ -24,13 +24,13 @@ double busy_time(const Simulation& run, std::int64_t rank) {
 
 }  // namespace
 
-double Simulation::idle_share(std::int64_t rank) const {
+double Simulation::bubble_fraction(std::int64_t rank) const {
   return makespan > 0 ? 1 - busy_time(*this, rank) / makespan : 0;
 }
 
-double Simulation::idle_share() const {
+double Simulation::bubble_fraction() const {
   double sum = 0;
-  for (std::int64_t rank = 0; rank < num_ranks; ++rank) sum += idle_share(rank);
+  for (std::int64_t rank = 0; rank < num_ranks; ++rank) sum += bubble_fraction(rank);
   return num_ranks > 0 ? sum / static_cast<double>(num_ranks) : 0;
 }
 
@@ -44,7 +44,7 @@ Simulation simulate(const PipelineProgram& program, const SimulationOptions& opt
             "[pipelining::simulate] expected a program with messages for one channel a rank. Place them first.");
   const PipelineProgram placed =
       has_messages ? program
-                   : place_messages(program, {.num_inbox_slots = options.num_inbox_slots, .costs = options.costs});
+                   : insert_messages(program, {.num_inbox_slots = options.num_inbox_slots, .costs = options.costs});
   Simulation run = options.channels == MessageChannels::kLinks ? detail::simulate_links(placed, options)
                                                                : detail::simulate_one_channel(placed, options);
   run.num_ranks = program.stages.num_ranks();

@@ -3,12 +3,12 @@
 // Example
 //   const Simulation run = simulate(build_program(schedule_of(GPipeScheduleConfig{}), 4, 8));
 //   run.makespan;                 // 33: forwards of 1, backwards of 2
-//   run.idle_share();             // 0.273, the bubble fraction
+//   run.bubble_fraction();             // 0.273, the bubble fraction
 //
 // A rank computes one action after the other. A message is sent as soon as its transfer has been computed, its link is
 // free and a receive buffer is free; the rank continues to compute meanwhile. A receive blocks the rank until its
 // message is delivered; directly before composed computations it blocks only the computation that uses the message. A
-// program of computations only is simulated with the messages that place_messages() inserts.
+// program of computations only is simulated with the messages that insert_messages() inserts.
 #pragma once
 
 #include <cstdint>
@@ -57,9 +57,9 @@ struct Simulation {
   std::vector<MessageSpan> messages;      // link by link, in order
 
   // The bubble fraction of `rank`: the share of the makespan in which it does not compute.
-  [[nodiscard]] double idle_share(std::int64_t rank) const;
+  [[nodiscard]] double bubble_fraction(std::int64_t rank) const;
   // The bubble fraction of all ranks together.
-  [[nodiscard]] double idle_share() const;
+  [[nodiscard]] double bubble_fraction() const;
 };
 
 // Throws ConfigError if the ranks wait for each other in a circle, naming one that waits.

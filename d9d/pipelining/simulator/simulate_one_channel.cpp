@@ -46,7 +46,7 @@ class OneChannelSimulator {
       const bool is_done = ranks_[rank].position == program_.ranks[rank].size() && ranks_[rank].channel.empty();
       D9D_CHECK(is_done, ConfigError, "[pipelining::simulate] rank ", rank,
                 " waits for ever in the channel of all its messages. ",
-                "Place the messages with place_messages(computations, {.num_inbox_slots = 0}).");
+                "Place the messages with insert_messages(computations, {.num_inbox_slots = 0}).");
       result_.computations.insert(result_.computations.end(), spans_[rank].begin(), spans_[rank].end());
     }
     return std::move(result_);

@@ -88,7 +88,7 @@ struct PipelineJob {
   std::vector<std::int64_t> prompt = {};               // continued by the trained model; empty: nothing
   std::function<void(Module&)> on_trained = nullptr;   // called with the rank's module before `prompt` is continued
   // The custom schedule of a rank, in place of `schedule`; null: none.
-  std::function<PipelineSchedule(std::int64_t rank)> own_schedule = nullptr;
+  std::function<PipelineSchedule(std::int64_t rank)> custom_schedule = nullptr;
 };
 
 // A sequence of 4, 6 or 8 positions; a fifth of the labels do not count.
@@ -333,8 +333,8 @@ inline Trained train(const PipelineJob& job) {
     AutoLRSchedulerProvider lr_scheduler(
         PiecewiseConfig{.initial_multiplier = 1.0,
                         .phases = {RestPhaseConfig{.target_multiplier = 0.5, .curve = LinearCurveConfig{}}}});
-    const auto own_schedule =
-        job.own_schedule ? std::optional(job.own_schedule(world.rank())) : std::optional<PipelineSchedule>();
+    const auto custom_schedule =
+        job.custom_schedule ? std::optional(job.custom_schedule(world.rank())) : std::optional<PipelineSchedule>();
     Trainer<LanguageModelTypes> trainer(context, config_of(job),
                                         {.task = task,
                                          .model = provider,
@@ -342,7 +342,7 @@ inline Trained train(const PipelineJob& job) {
                                          .optimizer = job.own_optimizer != nullptr ? *job.own_optimizer : optimizer,
                                          .lr_scheduler = lr_scheduler,
                                          .tracker = nullptr,
-                                         .pipeline_schedule = own_schedule});
+                                         .pipeline_schedule = custom_schedule});
     ASSERT_EQ(trainer.train(), TrainingOutcome::kFinished);
     if (!job.export_to.empty()) trainer.export_to(folder() / job.export_to);
     std::vector<std::map<std::string, at::Tensor>> whole;  // of each stage

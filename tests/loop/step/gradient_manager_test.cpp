@@ -22,7 +22,7 @@ using ::testing::ThrowsMessage;
 
 // Runs one step on each rank of dp = 2, tp = 2, with one microbatch of weight `weights[dp]`; `visit` gets its result.
 void run_steps(const std::function<RankReport(const DistContext&)>& report,
-               const std::function<void(const StepGradients&)>& visit, const std::array<double, 2>& weights = {1, 3}) {
+               const std::function<void(const StepTotals&)>& visit, const std::array<double, 2>& weights = {1, 3}) {
   run_ranks(RankBackend::kThreads, 4, [&](World& world) {
     const DistContext context({.mesh = {.data_parallel_replicate = 2, .tensor_parallel = 2},
                                .world = borrowed(world),
@@ -44,7 +44,7 @@ void run_steps(const std::function<RankReport(const DistContext&)>& report,
 
 TEST(GradientManager, Counts_a_loss_that_tensor_parallel_ranks_share_once) {
   run_steps([](const DistContext&) { return RankReport{.num_tokens = 5}; },
-            [](const StepGradients& step) {
+            [](const StepTotals& step) {
               EXPECT_EQ(step.total_weight, 1.0 + 3.0);
               EXPECT_EQ(step.num_tokens, 10);
               EXPECT_NEAR(step.loss, (4.0 * 1 + 12.0 * 3) / 4.0, 1e-4);
@@ -109,14 +109,14 @@ TEST(GradientManager, Refuses_sharded_modules_of_several_runtimes) {
 TEST(GradientManager, Leaves_out_ranks_whose_losses_weigh_nothing) {
   const auto nothing = [](const DistContext&) { return RankReport(); };
   run_steps(nothing,
-            [](const StepGradients& step) {
+            [](const StepTotals& step) {
               EXPECT_TRUE(step.is_usable);
               EXPECT_EQ(step.total_weight, 3.0);
               EXPECT_NEAR(step.loss, 12.0, 1e-4);
             },
             {0, 3});
   run_steps(nothing,
-            [](const StepGradients& step) {
+            [](const StepTotals& step) {
               EXPECT_FALSE(step.is_usable);
               EXPECT_TRUE(step.is_finite);
               EXPECT_EQ(step.reason, "its total loss weight is 0");
@@ -127,7 +127,7 @@ TEST(GradientManager, Leaves_out_ranks_whose_losses_weigh_nothing) {
 TEST(GradientManager, Stops_all_ranks_when_any_one_wants_to) {
   for (std::int64_t who = 0; who < 4; ++who) {
     run_steps([who](const DistContext& context) { return RankReport{.wants_to_stop = context.rank() == who}; },
-              [who](const StepGradients& step) { EXPECT_TRUE(step.stops) << who; });
+              [who](const StepTotals& step) { EXPECT_TRUE(step.stops) << who; });
   }
 }
 

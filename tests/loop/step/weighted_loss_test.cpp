@@ -35,7 +35,7 @@ TEST(WeightedLoss, Refuses_what_is_no_weight_by_name) {
   expect_refused({.loss = leaf(), .loss_weight = at::ones({}, at::kComplexFloat)}, "a real weight, got ComplexFloat");
 }
 
-LossShares shares_of(double tokens, double sequences) {
+LossScales shares_of(double tokens, double sequences) {
   const auto scalar = [](double value) { return at::scalar_tensor(value, at::kDouble); };
   return {.of = {{"sequences", scalar(sequences)}, {"tokens", scalar(tokens)}}, .weight = scalar(1)};
 }
@@ -52,7 +52,7 @@ TEST(WeightedLoss, Adds_several_losses_by_their_shares) {
 }
 
 TEST(WeightedLoss, Refuses_losses_without_weights_and_weights_without_losses) {
-  const auto text_of = [](const LossResult& result, const LossShares& shares) -> std::string {
+  const auto text_of = [](const LossResult& result, const LossScales& shares) -> std::string {
     try {
       (void)weighted_loss(result, shares);
     } catch (const StateError& error) {

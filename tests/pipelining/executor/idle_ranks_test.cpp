@@ -103,8 +103,8 @@ PipelineCosts unequal_costs(std::int64_t num_stages) {
 
 // The bubble fraction: the share of the ranks' time in which they do not compute, from the first computation to the
 // last.
-double idle_share(const PipelineSchedule& schedule, std::int64_t num_ranks, std::int64_t num_microbatches,
-                  const PipelineCosts& costs) {
+double bubble_fraction(const PipelineSchedule& schedule, std::int64_t num_ranks, std::int64_t num_microbatches,
+                       const PipelineCosts& costs) {
   double share = 0;
   test::run_ranks(test::RankBackend::kThreads, num_ranks, [&](World& world) {
     const DistContext context = test::context_of(world);
@@ -141,9 +141,9 @@ TEST(IdleRanks, Are_idle_as_long_as_the_simulator_says_of_unequal_stages) {
       const std::int64_t num_microbatches = 4 * num_ranks;
       const PipelineProgram program = build_program(schedule, num_ranks, num_microbatches);
       const PipelineCosts costs = unequal_costs(program.stages.num_stages());
-      const double simulated = simulate(program, {.costs = costs}).idle_share();
+      const double simulated = simulate(program, {.costs = costs}).bubble_fraction();
       EXPECT_GT(simulated, 0);
-      EXPECT_NEAR(idle_share(schedule, num_ranks, num_microbatches, costs), simulated, test::kRounding);
+      EXPECT_NEAR(bubble_fraction(schedule, num_ranks, num_microbatches, costs), simulated, test::kRounding);
     }
   }
 }

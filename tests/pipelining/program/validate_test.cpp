@@ -10,7 +10,7 @@
 #include "d9d/base/check.h"
 #include "d9d/pipelining/program/live_microbatches.h"
 #include "d9d/pipelining/program/transfer.h"
-#include "d9d/pipelining/schedules/place_messages.h"
+#include "d9d/pipelining/schedules/insert_messages.h"
 
 #include "tests/pipelining/golden_schedules.h"
 #include "tests/pipelining/random_pipelines.h"
@@ -90,13 +90,13 @@ TEST(Validate, Full_inboxes_hang_where_there_are_too_few_slots) {
   EXPECT_EQ(error_of(program, {.num_inbox_slots = 1}), "");
   EXPECT_THAT(error_of(program, {.num_inbox_slots = 0}), HasSubstr("waits for rank"));
   const auto longer =
-      place_messages(test::golden_computations("looped_bfs V=2", 2, 8), {.num_inbox_slots = std::nullopt});
+      insert_messages(test::golden_computations("looped_bfs V=2", 2, 8), {.num_inbox_slots = std::nullopt});
   EXPECT_EQ(error_of(longer), "");
   EXPECT_THAT(error_of(longer, {.num_inbox_slots = 1}), HasSubstr("a free slot of 1"));
 }
 
 TEST(Validate, Live_microbatches_stay_below_the_limit) {
-  const auto program = place_messages(test::golden_computations("1f1b V=1 zb", 4, 8));
+  const auto program = insert_messages(test::golden_computations("1f1b V=1 zb", 4, 8));
   EXPECT_EQ(error_of(program, {.max_live_microbatches = 4}), "");
   EXPECT_THAT(error_of(program, {.max_live_microbatches = 3}),
               HasSubstr("(0F3: stage 0, microbatch 3): expected at most 3 live microbatches, got 4"));
@@ -144,12 +144,12 @@ bool has_circle(const PipelineProgram& program, std::int64_t num_slots) {
 
 TEST(Validate, Finds_exactly_the_circles_of_the_graph_of_waits) {
   EXPECT_TRUE(has_circle(
-      place_messages(test::golden_computations("looped_bfs V=2", 2, 8), {.num_inbox_slots = std::nullopt}), 1));
+      insert_messages(test::golden_computations("looped_bfs V=2", 2, 8), {.num_inbox_slots = std::nullopt}), 1));
   EXPECT_TRUE(rc::check([] {
     const auto pipeline = *test::random_pipeline();
     const auto placed_for = *rc::gen::element<std::optional<std::int64_t>>(std::nullopt, 1, 2);
     const auto slots = *rc::gen::inRange<std::int64_t>(1, 4);
-    const auto program = place_messages(pipeline, {.num_inbox_slots = placed_for});
+    const auto program = insert_messages(pipeline, {.num_inbox_slots = placed_for});
     const bool expected = has_circle(program, slots);
     RC_ASSERT(!error_of(program, {.num_inbox_slots = slots}).empty() == expected);
   }));
@@ -240,7 +240,7 @@ TEST(Validate, Finds_every_planted_fault) {
   for (const auto& [name, fault] : faults) {
     int num_planted = 0;
     EXPECT_TRUE(rc::check("finds: " + name, [&] {
-      auto program = place_messages(*test::random_pipeline());
+      auto program = insert_messages(*test::random_pipeline());
       RC_PRE(program.stages.num_stages() * program.num_microbatches > 1);  // F0 alone is a program too
       validate(program, {.num_inbox_slots = 2});
       const auto rank = *rc::gen::inRange<std::size_t>(0, program.ranks.size());

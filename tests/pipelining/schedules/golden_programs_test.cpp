@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/fnv1a.h"
-#include "d9d/pipelining/schedules/place_messages.h"
+#include "d9d/pipelining/schedules/insert_messages.h"
 
 #include "tests/pipelining/golden_schedules.h"
 

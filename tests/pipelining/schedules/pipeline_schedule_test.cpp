@@ -58,7 +58,7 @@ TEST(PipelineSchedule, Messages_placed_for_any_costs_cannot_hang) {
     const auto pipeline = *test::random_pipeline();
     const auto costs = *test::random_costs(pipeline.stages.num_stages());
     const auto slots = *rc::gen::element<std::optional<std::int64_t>>(std::nullopt, 0, 1, 2, 3);
-    const auto program = place_messages(pipeline, {.num_inbox_slots = slots, .costs = costs});
+    const auto program = insert_messages(pipeline, {.num_inbox_slots = slots, .costs = costs});
     validate(program, {.num_inbox_slots = slots});
     RC_ASSERT(compute_only(program) == pipeline);
     RC_ASSERT(parse_program(to_text(program)) == program);

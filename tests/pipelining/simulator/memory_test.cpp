@@ -11,7 +11,7 @@
 #include "d9d/base/check.h"
 #include "d9d/pipelining/program/live_microbatches.h"
 #include "d9d/pipelining/program/rank_plan.h"
-#include "d9d/pipelining/schedules/place_messages.h"
+#include "d9d/pipelining/schedules/insert_messages.h"
 #include "d9d/pipelining/simulator/chrome_trace.h"
 #include "d9d/pipelining/simulator/plot_svg.h"
 
@@ -50,7 +50,7 @@ TEST(Memory, Forwards_only_keep_nothing) {
 
 TEST(RankPlan, Computes_each_pass_in_order_and_says_which_one_completes_a_stage) {
   EXPECT_TRUE(rc::check([] {
-    const auto program = place_messages(*test::random_pipeline());
+    const auto program = insert_messages(*test::random_pipeline());
     for (std::int64_t rank = 0; rank < program.stages.num_ranks(); ++rank) {
       const RankPlan plan = plan_rank(program, rank);
       std::set<std::pair<StageIndex, MicrobatchIndex>> held;
@@ -84,7 +84,7 @@ TEST(RankPlan, Computes_each_pass_in_order_and_says_which_one_completes_a_stage)
 }
 
 TEST(RankPlan, Both_ranks_of_a_link_number_its_messages_alike) {
-  const auto program = place_messages(test::golden_computations("1f1b V=2 zb", 4, 8));
+  const auto program = insert_messages(test::golden_computations("1f1b V=2 zb", 4, 8));
   std::map<std::pair<DirectedLink, std::int64_t>, std::vector<Transfer>> messages;
   for (std::int64_t rank = 0; rank < 4; ++rank) {
     for (const auto& step : plan_rank(program, rank)) {
@@ -101,7 +101,7 @@ TEST(RankPlan, Both_ranks_of_a_link_number_its_messages_alike) {
 }
 
 TEST(RankPlan, The_last_backward_of_gpipe_is_that_of_microbatch_0) {
-  const RankPlan plan = plan_rank(place_messages(test::golden_computations("gpipe", 1, 3)), 0);
+  const RankPlan plan = plan_rank(insert_messages(test::golden_computations("gpipe", 1, 3)), 0);
   const auto& last = std::get<std::vector<PlannedCompute>>(plan.back());
   EXPECT_EQ(last[0], (PlannedCompute{.action = BackwardAction{{0}, {0}}, .is_last = true}));
 }
@@ -123,10 +123,10 @@ TEST(RankPlan, Says_which_forwards_the_backward_follows) {
   EXPECT_EQ(followed(parse_program("r0: 0F0 0F1 0B1 0F2 0I2 0F3 0W2 0B3 0B0\n"), 0), "0F1 0F2 ");
   EXPECT_EQ(followed(parse_program("r0: 0F0 0F1|0B0 0F2|0B1 0B2\n"), 0), "");  // composed computations run in between
   EXPECT_EQ(followed(parse_program("r0: 0F0 1F0 1B0 0B0\n"), 0), "1F0 ");      // two stages on one rank
-  EXPECT_EQ(followed(place_messages(test::golden_computations("gpipe", 2, 4)), 1), "1F3 ");
-  EXPECT_EQ(followed(place_messages(test::golden_computations("1f1b", 2, 4)), 1), "1F0 1F1 1F2 1F3 ");
-  EXPECT_EQ(followed(place_messages(test::golden_computations("1f1b", 2, 4)), 0), "");
-  EXPECT_EQ(followed(place_messages(test::golden_computations("inference", 2, 4)), 1), "");
+  EXPECT_EQ(followed(insert_messages(test::golden_computations("gpipe", 2, 4)), 1), "1F3 ");
+  EXPECT_EQ(followed(insert_messages(test::golden_computations("1f1b", 2, 4)), 1), "1F0 1F1 1F2 1F3 ");
+  EXPECT_EQ(followed(insert_messages(test::golden_computations("1f1b", 2, 4)), 0), "");
+  EXPECT_EQ(followed(insert_messages(test::golden_computations("inference", 2, 4)), 1), "");
 }
 
 TEST(PlotSvg, Draws_each_computation_and_message_once) {

@@ -24,7 +24,7 @@ struct Row {
   const char* schedule;
   double makespan;          // computed in the order of Python d9d, with free messages
   double one_channel;       // the same, with the messages of Python d9d in one channel a rank
-  double rendezvous;        // with the messages of place_messages() in one channel a rank
+  double rendezvous;        // with the messages of insert_messages() in one channel a rank
   std::int64_t peak_rank0;  // live microbatches of the first rank
 };
 
@@ -86,7 +86,7 @@ TEST(Simulate, Unit_costs_give_the_makespans_bubbles_and_peaks_of_the_table) {
       for (const auto num_slots : {std::optional<std::int64_t>(), std::optional<std::int64_t>(2)}) {
         const Simulation run = simulate(program, {.num_inbox_slots = num_slots});
         EXPECT_EQ(run.makespan, row.makespan) << row.schedule;
-        EXPECT_NEAR(run.idle_share(), expected_idle(row, busy), kRounding) << row.schedule;
+        EXPECT_NEAR(run.bubble_fraction(), expected_idle(row, busy), kRounding) << row.schedule;
       }
       EXPECT_EQ(peak_live_microbatches(program).front(), row.peak_rank0) << row.schedule;
     }
@@ -99,7 +99,7 @@ TEST(Simulate, One_channel_a_rank_gives_the_makespans_of_the_table) {
     for (const auto& row : rows) {
       const auto program = test::golden_computations(row.schedule, num_ranks, num_microbatches);
       EXPECT_EQ(simulate(place_messages_by_sweep(program), kOneChannel).makespan, row.one_channel) << row.schedule;
-      EXPECT_EQ(simulate(place_messages(program, {.num_inbox_slots = 0}), kOneChannel).makespan, row.rendezvous)
+      EXPECT_EQ(simulate(insert_messages(program, {.num_inbox_slots = 0}), kOneChannel).makespan, row.rendezvous)
           << row.schedule;
     }
   }
@@ -116,7 +116,8 @@ TEST(Simulate, Bubbles_of_equal_stages_have_closed_forms) {
           .stages = {
               {.forward = forward, .backward = input + weight, .backward_input = input, .backward_weight = weight}}};
       const auto idle = [&](const PipelineScheduleConfig& config) {
-        return simulate(build_program(schedule_of(config), num_ranks, num_microbatches), {.costs = costs}).idle_share();
+        return simulate(build_program(schedule_of(config), num_ranks, num_microbatches), {.costs = costs})
+            .bubble_fraction();
       };
       const auto p = static_cast<double>(num_ranks);
       const auto m = static_cast<double>(num_microbatches);
@@ -203,7 +204,7 @@ TEST(Simulate, Our_placement_is_never_slower_than_the_sweep) {
         const SimulationOptions options{.costs = costs, .num_inbox_slots = num_slots};
         const double of_sweep = simulate(sweep, options).makespan;
         for (const auto& known : {costs, PipelineCosts{}}) {  // real costs may differ from the expected ones
-          const auto ours = place_messages(program, {.num_inbox_slots = num_slots, .costs = known});
+          const auto ours = insert_messages(program, {.num_inbox_slots = num_slots, .costs = known});
           EXPECT_LE(simulate(ours, options).makespan, of_sweep * (1 + kRounding))
               << golden.schedule << ", P = " << golden.num_ranks << ", M = " << golden.num_microbatches << ", seed "
               << seed;
@@ -225,7 +226,7 @@ TEST(Simulate, Scales_with_all_costs) {
     const auto run = simulate(pipeline, {.costs = costs});
     RC_ASSERT(simulate(pipeline, {.costs = doubled}).makespan == 2 * run.makespan);
     for (std::int64_t rank = 0; rank < run.num_ranks; ++rank) {
-      RC_ASSERT(run.idle_share(rank) >= -kRounding && run.idle_share(rank) < 1);
+      RC_ASSERT(run.bubble_fraction(rank) >= -kRounding && run.bubble_fraction(rank) < 1);
     }
   }));
 }

@@ -1,4 +1,4 @@
-#include "d9d/loop/measure/measured_cut.h"
+#include "d9d/loop/measure/measured_split.h"
 
 #include <algorithm>
 #include <functional>
@@ -12,7 +12,7 @@
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/core/error/error_place.h"
-#include "d9d/loop/checks/equal_ranks.h"
+#include "d9d/loop/checks/rank_consistency.h"
 #include "d9d/loop/job/model_builder.h"
 #include "d9d/loop/step/gradient_manager.h"
 #include "d9d/loop/step/local_stages.h"
@@ -112,14 +112,14 @@ double measure_overlap(const UnbuiltJob& job, std::vector<TrainingStage>& stages
 
 void wait_for_all(const DistContext& context) { (void)all_gather_object(nullptr, context.mesh(MeshDomain::kBatch)); }
 
-MeasuredCut::MeasuredCut(const UnbuiltJob& job, std::int64_t num_stages_per_rank)
+MeasuredSplit::MeasuredSplit(const UnbuiltJob& job, std::int64_t num_stages_per_rank)
     : job_(job),
       num_stages_per_rank_(num_stages_per_rank),
       placement_(StagePlacement::loop(job.context.mesh(MeshDomain::kRegular).axis_size("pp"), num_stages_per_rank)),
       own_(placement_.stages_of(job.context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))),
       allocated_(job.context.device()) {}
 
-std::optional<std::string> MeasuredCut::build() {
+std::optional<std::string> MeasuredSplit::build() {
   TrainerConfig config = job_.config;
   config.model_stage_factory.source_checkpoint.reset();
   for (const StageIndex index : own_) {
@@ -144,7 +144,7 @@ std::optional<std::string> MeasuredCut::build() {
   return std::nullopt;
 }
 
-void MeasuredCut::measure(RankMeasurement& measurement) {
+void MeasuredSplit::measure(RankMeasurement& measurement) {
   const RandomClockPtr clock = share_random_clock(job_.context, *module_, job_.config);
   const MetricMap metrics = job_.task.create_metrics();
   MetricMap loss_means;
@@ -156,7 +156,7 @@ void MeasuredCut::measure(RankMeasurement& measurement) {
     step.pack.front() = job_.binding.peek_pack()->front()->copy_of_batch();
     AnyMicrobatch& microbatch = *step.pack.front();
     microbatch.build_inputs();
-    microbatch.shares = loss_shares(job_.context, {microbatch.loss_weights}).front();
+    microbatch.loss_scales = loss_scales(job_.context, {microbatch.loss_weights}).front();
     name_loss_means(loss_means, microbatch.loss_weights);
   };
   build();
@@ -198,7 +198,7 @@ void MeasuredCut::measure(RankMeasurement& measurement) {
 }
 
 // Runs one forward through all stages. Returns the inputs that each stage of this rank receives.
-std::vector<MeasuredCut::Leaves> MeasuredCut::arrivals(const AnyMicrobatch& microbatch) {
+std::vector<MeasuredSplit::Leaves> MeasuredSplit::arrivals(const AnyMicrobatch& microbatch) {
   const auto place = [per_rank = num_stages_per_rank_](std::int64_t num_ranks) {
     return StagePlacement::loop(num_ranks, per_rank);
   };
@@ -219,7 +219,7 @@ std::vector<MeasuredCut::Leaves> MeasuredCut::arrivals(const AnyMicrobatch& micr
   return arrived;
 }
 
-LinkCosts MeasuredCut::measure_link(const AnyMicrobatch& microbatch) const {
+LinkCosts MeasuredSplit::measure_link(const AnyMicrobatch& microbatch) const {
   LinkSample sample;
   const std::int64_t rank = own_.front().value;
   const AnyModelStage& stage = *model_stages_.front();
@@ -228,7 +228,7 @@ LinkCosts MeasuredCut::measure_link(const AnyMicrobatch& microbatch) const {
   return measure_links(job_.context, {.method = job_.config.pipelining.messages}, sample);
 }
 
-double MeasuredCut::free_bytes() const {
+double MeasuredSplit::free_bytes() const {
   constexpr std::size_t kAll = 0;
   const c10::Device device = job_.context.device();
   if (device.is_cpu()) return -static_cast<double>(allocated_.now());

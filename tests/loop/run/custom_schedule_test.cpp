@@ -7,7 +7,7 @@
 #include "tests/loop/run/pipeline_job.h"
 #include "tests/support/io_faults.h"
 
-namespace d9d::test::own_schedule_test {
+namespace d9d::test::custom_schedule_test {
 namespace {
 
 using pipeline::expect_same;
@@ -50,36 +50,37 @@ std::string error_of(const PipelineJob& job) {
   return test::message_of<ConfigError>([&] { (void)train(job); });
 }
 
-TEST(OwnSchedule, Trains_as_one_rank_does) {
+TEST(CustomSchedule, Trains_as_one_rank_does) {
   for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{}, DeviceMeshParameters{.pipeline_parallel = 2},
                                            DeviceMeshParameters{.pipeline_parallel = 2, .data_parallel_shard = 2}}) {
-    expect_same(train({.mesh = mesh, .own_schedule = [](std::int64_t) { return there_and_back(); }}), in_one_piece());
+    expect_same(train({.mesh = mesh, .custom_schedule = [](std::int64_t) { return there_and_back(); }}),
+                in_one_piece());
   }
 }
 
-TEST(OwnSchedule, Of_the_example_trains_as_one_rank_does) {
+TEST(CustomSchedule, Of_the_example_trains_as_one_rank_does) {
   for (const DeviceMeshParameters& mesh :
        {DeviceMeshParameters{.pipeline_parallel = 2}, DeviceMeshParameters{.pipeline_parallel = 4},
         DeviceMeshParameters{.pipeline_parallel = 2, .data_parallel_shard = 2}}) {
     for (const std::int64_t limit : {1, 2, 4}) {
-      expect_same(train({.mesh = mesh, .own_schedule = [&](std::int64_t) { return limited_schedule(limit); }}),
+      expect_same(train({.mesh = mesh, .custom_schedule = [&](std::int64_t) { return limited_schedule(limit); }}),
                   in_one_piece());
     }
   }
 }
 
-TEST(OwnSchedule, Which_differs_between_ranks_is_refused) {
+TEST(CustomSchedule, Which_differs_between_ranks_is_refused) {
   const DeviceMeshParameters mesh{.pipeline_parallel = 2};
   const auto by_name = [](std::int64_t rank) { return there_and_back(cat("of rank ", rank)); };
   EXPECT_THAT(
-      error_of({.mesh = mesh, .own_schedule = by_name}),
+      error_of({.mesh = mesh, .custom_schedule = by_name}),
       HasSubstr(R"(expected one pipeline schedule on all ranks, got name = "of rank 0" on rank 0 and "of rank 1")"));
   const auto by_placement = [](std::int64_t rank) {
     PipelineSchedule schedule = there_and_back();
     if (rank == 1) schedule.placement = [](std::int64_t num_ranks) { return StagePlacement::loop(num_ranks, 2); };
     return schedule;
   };
-  EXPECT_THAT(error_of({.mesh = mesh, .own_schedule = by_placement}),
+  EXPECT_THAT(error_of({.mesh = mesh, .custom_schedule = by_placement}),
               HasSubstr("got rank of stage 2 = 1 on rank 0 and 0 on rank 1"));
 }
 
@@ -97,28 +98,28 @@ PipelineSchedule forwards_first(const std::vector<std::int64_t>& rank_of_stage, 
   return {.name = "mine", .placement = [=](std::int64_t) { return StagePlacement(rank_of_stage); }, .order = order};
 }
 
-TEST(OwnSchedule, Of_one_stage_trains_as_one_rank_does) {
+TEST(CustomSchedule, Of_one_stage_trains_as_one_rank_does) {
   for (const DeviceMeshParameters& mesh :
        {DeviceMeshParameters{}, DeviceMeshParameters{.data_parallel_replicate = 2},
         DeviceMeshParameters{.tensor_parallel = 2}, DeviceMeshParameters{.data_parallel_shard = 2}}) {
     for (const bool is_reversed : {true, false}) {
       const auto own = [&](std::int64_t) { return forwards_first({0}, is_reversed); };
-      expect_same(train({.mesh = mesh, .own_schedule = own}), in_one_piece());
+      expect_same(train({.mesh = mesh, .custom_schedule = own}), in_one_piece());
     }
   }
 }
 
-TEST(OwnSchedule, Whose_order_differs_between_ranks_of_other_pipelines_is_refused) {
+TEST(CustomSchedule, Whose_order_differs_between_ranks_of_other_pipelines_is_refused) {
   for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{.pipeline_parallel = 2, .tensor_parallel = 2},
                                            DeviceMeshParameters{.pipeline_parallel = 2, .context_parallel_shard = 2},
                                            DeviceMeshParameters{.pipeline_parallel = 2, .data_parallel_shard = 2}}) {
     const auto own = [](std::int64_t rank) { return forwards_first({0, 1}, rank % 2 == 0); };
-    EXPECT_THAT(error_of({.mesh = mesh, .own_schedule = own}),
+    EXPECT_THAT(error_of({.mesh = mesh, .custom_schedule = own}),
                 HasSubstr("expected 'mine' to give all ranks the same program of"));
   }
 }
 
-TEST(OwnSchedule, That_places_stages_elsewhere_when_asked_again_keeps_the_first_places) {
+TEST(CustomSchedule, That_places_stages_elsewhere_when_asked_again_keeps_the_first_places) {
   const auto own = [](std::int64_t) {
     PipelineSchedule schedule = there_and_back();
     schedule.placement = [count = std::make_shared<int>(0)](std::int64_t) {
@@ -126,21 +127,21 @@ TEST(OwnSchedule, That_places_stages_elsewhere_when_asked_again_keeps_the_first_
     };
     return schedule;
   };
-  expect_same(train({.mesh = {.pipeline_parallel = 2}, .own_schedule = own}), in_one_piece());
+  expect_same(train({.mesh = {.pipeline_parallel = 2}, .custom_schedule = own}), in_one_piece());
 }
 
-TEST(OwnSchedule, Beside_one_of_the_configuration_is_refused) {
+TEST(CustomSchedule, Beside_one_of_the_configuration_is_refused) {
   const auto own = [](std::int64_t) { return there_and_back(); };
-  const std::string error = error_of({.schedule = AutoScheduleConfig{}, .own_schedule = own});
+  const std::string error = error_of({.schedule = AutoScheduleConfig{}, .custom_schedule = own});
   EXPECT_THAT(error, HasSubstr(R"(trainer.pipelining.schedule = {"schedule":"auto")"));
   EXPECT_THAT(error, HasSubstr("'there and back' of TrainerParts::pipeline_schedule. Leave one of them out."));
 }
 
-TEST(OwnSchedule, Without_a_backward_is_refused) {
+TEST(CustomSchedule, Without_a_backward_is_refused) {
   const auto own = [](std::int64_t) { return there_and_back("forwards", /*has_backward=*/false); };
-  EXPECT_THAT(error_of({.mesh = {.pipeline_parallel = 2}, .own_schedule = own}),
+  EXPECT_THAT(error_of({.mesh = {.pipeline_parallel = 2}, .custom_schedule = own}),
               HasSubstr("expected a pipeline schedule with a backward of each forward, got 'forwards'"));
 }
 
 }  // namespace
-}  // namespace d9d::test::own_schedule_test
+}  // namespace d9d::test::custom_schedule_test

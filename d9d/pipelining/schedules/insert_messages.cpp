@@ -1,4 +1,4 @@
-#include "d9d/pipelining/schedules/place_messages.h"
+#include "d9d/pipelining/schedules/insert_messages.h"
 
 #include <algorithm>
 #include <deque>
@@ -184,7 +184,7 @@ class MessagePlacer {
 
 }  // namespace
 
-PipelineProgram place_messages(const PipelineProgram& computations, const MessagePlacement& placement) {
+PipelineProgram insert_messages(const PipelineProgram& computations, const MessagePlacement& placement) {
   check_costs(placement.costs, computations.stages.num_stages());
   D9D_CHECK(
       !computations.has_messages(), ConfigError,

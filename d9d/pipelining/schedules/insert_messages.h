@@ -1,7 +1,7 @@
 // Inserts sends and receives into programs of computations.
 //
 // Example
-//   const PipelineProgram program = place_messages(computations, {.num_inbox_slots = 2});
+//   const PipelineProgram program = insert_messages(computations, {.num_inbox_slots = 2});
 //
 // A send directly follows the computation that outputs its transfer. A receive directly precedes the computation that
 // uses the transfer, so that no rank waits for a message that it does not need yet. The messages of a link are received
@@ -27,8 +27,8 @@ struct MessagePlacement {
 
 // The result does not depend on the rank that calls it. Throws ConfigError if computations wait for each other in a
 // circle, naming a rank and the computation at which it waits.
-[[nodiscard]] PipelineProgram place_messages(const PipelineProgram& computations,
-                                             const MessagePlacement& placement = {});
+[[nodiscard]] PipelineProgram insert_messages(const PipelineProgram& computations,
+                                              const MessagePlacement& placement = {});
 
 // Places messages in the order of Python d9d, in repeated sweeps over the ranks: a computation is immediately followed
 // by its send, and the receive is added to the receiver's program at the same time. A receive may come long before the

@@ -4,8 +4,8 @@
 //   = the mean over i of  sum over k of  s_ki * L_ki                        with s_ki = N * w_ki / W_k, N: their number
 //
 // Example
-//   const std::vector<LossShares> shares = loss_shares(context, weights);   // before the first forward of the step
-//   const WeightedLoss loss = weighted_loss(task.compute_loss(...), shares[i]);
+//   const std::vector<LossScales> scales = loss_scales(context, weights);   // before the first forward of the step
+//   const WeightedLoss loss = weighted_loss(task.compute_loss(...), scales[i]);
 #pragma once
 
 #include <map>
@@ -21,14 +21,14 @@
 namespace d9d {
 
 // The factors s_ki of one microbatch i: fp64 scalars on the device. s_ki is 0 for a loss whose total weight is 0.
-struct LossShares {
+struct LossScales {
   std::map<std::string, at::Tensor> of = {};  // by the name of the loss
   // The weight of the microbatch: 1, or 0 if the total weight of every loss is 0, or not finite if a total weight is
   // not. Undefined for a task with one loss.
   at::Tensor weight = {};
 
   static constexpr auto fields() {
-    return record<LossShares>(defaulted("of", &LossShares::of), defaulted("weight", &LossShares::weight));
+    return record<LossScales>(defaulted("of", &LossScales::of), defaulted("weight", &LossScales::weight));
   }
 };
 
@@ -39,6 +39,6 @@ struct LossShares {
 // Collective over the ranks whose losses are added up; local if no loss is named. weights: one entry for each
 // microbatch of this rank in the step. Does not wait for the device. Throws StateError if the names differ between
 // microbatches or if a weight is no real scalar.
-[[nodiscard]] std::vector<LossShares> loss_shares(const DistContext& context, const std::vector<LossWeights>& weights);
+[[nodiscard]] std::vector<LossScales> loss_scales(const DistContext& context, const std::vector<LossWeights>& weights);
 
 }  // namespace d9d

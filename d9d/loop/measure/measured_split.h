@@ -2,7 +2,7 @@
 // it trains, runs them on the first microbatch, and drops them.
 //
 // Example
-//   MeasuredCut cut({context, config, binding, task, provider, schedule}, /*num_stages_per_rank=*/2);
+//   MeasuredSplit cut({context, config, binding, task, provider, schedule}, /*num_stages_per_rank=*/2);
 //   if (const auto refusal = cut.build()) return *refusal;
 //   cut.measure(measurement);
 #pragma once
@@ -60,10 +60,10 @@ struct RankMeasurement {
   }
 };
 
-class MeasuredCut {
+class MeasuredSplit {
  public:
   // `job` is borrowed.
-  MeasuredCut(const UnbuiltJob& job, std::int64_t num_stages_per_rank);
+  MeasuredSplit(const UnbuiltJob& job, std::int64_t num_stages_per_rank);
 
   // Collective over the job. Builds the stages of this rank. Returns why the model cannot be split this way, from the
   // provider's ConfigError on some rank; none on success. Parameters have their initial values, even if the job reads a

@@ -1,4 +1,4 @@
-#include "d9d/loop/checks/own_schedule.h"
+#include "d9d/loop/checks/custom_schedule.h"
 
 #include <map>
 #include <vector>

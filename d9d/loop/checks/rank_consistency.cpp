@@ -1,4 +1,4 @@
-#include "d9d/loop/checks/equal_ranks.h"
+#include "d9d/loop/checks/rank_consistency.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "d9d/loop/step/loss_shares.h"
+#include "d9d/loop/step/loss_scales.h"
 
 #include <algorithm>
 #include <limits>
@@ -31,7 +31,7 @@ at::Tensor marked_if_negative(const at::Tensor& weights) {
   return at::where(weights < 0, -std::numeric_limits<double>::infinity(), weights);
 }
 
-std::vector<LossShares> loss_shares(const DistContext& context, const std::vector<LossWeights>& weights) {
+std::vector<LossScales> loss_scales(const DistContext& context, const std::vector<LossWeights>& weights) {
   const auto has_same_names = [&](const LossWeights& other) {
     const auto name_of = [](const auto& entry) { return entry.first; };
     return std::ranges::equal(other, weights.front(), {}, name_of, name_of);
@@ -39,8 +39,8 @@ std::vector<LossShares> loss_shares(const DistContext& context, const std::vecto
   D9D_CHECK(std::ranges::all_of(weights, has_same_names), StateError, kBuilds,
             "loss_weights of the same names for all microbatches, got others. Name each loss always, with the weight 0 "
             "where it is absent.");
-  std::vector<LossShares> shares(weights.size());
-  if (weights.empty() || weights.front().empty()) return shares;
+  std::vector<LossScales> scales(weights.size());
+  if (weights.empty() || weights.front().empty()) return scales;
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> rows;
   for (const LossWeights& each : weights) rows.push_back(row_of(each, context.device()));
@@ -51,13 +51,13 @@ std::vector<LossShares> loss_shares(const DistContext& context, const std::vecto
   const at::Tensor sums = totals.narrow(0, 0, table.size(1));
   const at::Tensor factors = at::where(sums == 0, at::zeros_like(sums), totals[table.size(1)] / sums);
   const at::Tensor weight = at::where(sums.isfinite().all(), (sums > 0).any().to(at::kDouble), sums.sum());
-  for (std::size_t i = 0; i < shares.size(); ++i) {
+  for (std::size_t i = 0; i < scales.size(); ++i) {
     const at::Tensor row = table[static_cast<std::int64_t>(i)] * factors;
     std::int64_t k = 0;
-    for (const auto& [name, unused] : weights[i]) shares[i].of.emplace(name, row[k++]);
-    shares[i].weight = weight;
+    for (const auto& [name, unused] : weights[i]) scales[i].of.emplace(name, row[k++]);
+    scales[i].weight = weight;
   }
-  return shares;
+  return scales;
 }
 
 }  // namespace d9d
