@@ -50,10 +50,10 @@ class GradientReduction {
   virtual void begin_pass(const StagePass& pass) = 0;
   // Called after that pass. Collective where it has a backward: reduces everything that is still due, in the same order
   // on all ranks.
-  virtual void end_pass(const StagePass& pass) = 0;
+  virtual void end_pass() = 0;
   // A microbatch as one pass.
   void begin_microbatch(bool is_last) { begin_pass({.kind = StagePassKind::kMicrobatch, .is_last = is_last}); }
-  void end_microbatch() { end_pass({.kind = StagePassKind::kMicrobatch}); }
+  void end_microbatch() { end_pass(); }
   // Collective. Called after the last microbatch: the current stream waits for the sums, and stored().grad() holds
   // them.
   // Parameters that got no gradient in the step on any rank hold zeros. Parameters may be written from then on.

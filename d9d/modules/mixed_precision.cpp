@@ -37,7 +37,7 @@ class MasterWeights final : public GradientReduction {
     update();
     is_in_step_ = true;
   }
-  void end_pass(const StagePass& /*pass*/) override {}
+  void end_pass() override {}
   void finish() override { is_in_step_ = false; }
   void clear() override { is_in_step_ = false; }
   void abandon() override { is_in_step_ = false; }

@@ -44,7 +44,7 @@ std::vector<at::Tensor> LayoutStage::forward(MicrobatchIndex microbatch, const s
     step_.gradients->add_loss_with_weight(loss, weight);
     made = {loss * weight};
   }
-  step_.gradients->end_pass(local_, pass);
+  step_.gradients->end_pass(local_);
   return made;
 }
 
@@ -58,7 +58,7 @@ void LayoutStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool i
       .kind = StagePassKind::kBackward, .microbatch = microbatch.value, .part = part, .is_last = is_last};
   step_.gradients->begin_pass(local_, pass);
   compute();
-  step_.gradients->end_pass(local_, pass);
+  step_.gradients->end_pass(local_);
 }
 
 }  // namespace d9d::test

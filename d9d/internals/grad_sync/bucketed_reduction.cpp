@@ -165,7 +165,7 @@ BucketedReduction::BucketedReduction(const std::vector<std::pair<std::string, Pa
   stream_.emplace(device);
   for (const auto& bucket : buckets_) {
     bucket->attach([this, runs_beside_backward = !device.is_cpu()] {
-      if (is_last_pass_ && runs_beside_backward) reduce_ready(/*all=*/false);
+      if (pass_.is_last && runs_beside_backward) reduce_ready(/*all=*/false);
     });
   }
 }
@@ -186,14 +186,13 @@ void BucketedReduction::reduce_ready(bool all) {
 
 void BucketedReduction::begin_pass(const StagePass& pass) {
   guard_.check();
+  pass_ = pass;
   if (pass.kind == StagePassKind::kForward) return;
-  is_last_pass_ = pass.is_last;
   for (const auto& bucket : buckets_) bucket->begin_backward();
 }
 
-void BucketedReduction::end_pass(const StagePass& pass) {
-  if (pass.kind == StagePassKind::kForward) return;
-  if (is_last_pass_) reduce_ready(/*all=*/true);  // including buckets of parameters without a gradient
+void BucketedReduction::end_pass() {
+  if (pass_.is_last) reduce_ready(/*all=*/true);  // including buckets of parameters without a gradient
 }
 
 void BucketedReduction::finish() {
@@ -231,7 +230,7 @@ void BucketedReduction::set_received(const std::vector<bool>& received) {
 void BucketedReduction::abandon() {
   reduced_.wait();  // a reduction in flight may still write memory that the next step uses
   clear();
-  is_last_pass_ = true;
+  pass_ = {.is_last = true};
   for (const auto& bucket : buckets_) bucket->begin_backward();
 }
 

@@ -46,7 +46,7 @@ class BucketedReduction final : public GradientReduction {
   // buckets may be summed already, throw StateError.
   // Throws StateError if a parameter was frozen or thawed since the construction, of flat shards too.
   void begin_pass(const StagePass& pass) override;
-  void end_pass(const StagePass& pass) override;
+  void end_pass() override;
   void finish() override;
   void clear() override;
   void abandon() override;
@@ -67,8 +67,8 @@ class BucketedReduction final : public GradientReduction {
   std::vector<ParameterPtr> others_;  // whose gradients remain in autograd's memory
   std::optional<SideStream> stream_;
   StreamEvent reduced_;
-  std::size_t num_reduced_ = 0;  // number of buckets reduced in this step
-  bool is_last_pass_ = true;
+  std::size_t num_reduced_ = 0;         // number of buckets reduced in this step
+  StagePass pass_ = {.is_last = true};  // that runs, or ran last
 };
 
 }  // namespace d9d

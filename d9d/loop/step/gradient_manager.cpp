@@ -81,8 +81,16 @@ void GradientManager::begin_pass(std::size_t stage, const StagePass& pass) {
   for (const auto& reduction : stages_[stage].all) reduction->begin_pass(pass);
 }
 
-void GradientManager::end_pass(std::size_t stage, const StagePass& pass) {
-  for (const auto& reduction : stages_[stage].all) reduction->end_pass(pass);
+void GradientManager::end_pass(std::size_t stage) {
+  for (const auto& reduction : stages_[stage].all) reduction->end_pass();
+}
+
+void GradientManager::begin_microbatch(bool is_last) {
+  for (const auto& reduction : reductions_) reduction->begin_microbatch(is_last);
+}
+
+void GradientManager::end_microbatch() {
+  for (const auto& reduction : reductions_) reduction->end_microbatch();
 }
 
 void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Tensor& weight) {

@@ -88,10 +88,10 @@ class GradientManager {
 
   // Call the functions of GradientReduction on all reductions of one stage; its comments apply.
   void begin_pass(std::size_t stage, const StagePass& pass);
-  void end_pass(std::size_t stage, const StagePass& pass);
-  // A microbatch of a model in one stage, as one pass.
-  void begin_microbatch(bool is_last) { begin_pass(0, {.kind = StagePassKind::kMicrobatch, .is_last = is_last}); }
-  void end_microbatch() { end_pass(0, {.kind = StagePassKind::kMicrobatch}); }
+  void end_pass(std::size_t stage);
+  // A microbatch of all stages, as one pass.
+  void begin_microbatch(bool is_last);
+  void end_microbatch();
   // Called between the two, or between the two of a forward. loss, weight: scalars; they are detached here.
   void add_loss_with_weight(const at::Tensor& loss, const at::Tensor& weight);
 

@@ -69,7 +69,7 @@ class AnyMicrobatch {
 
   // For CUDA graphs, called after build_inputs(). Returns a microbatch that shares the tensors and has the same values.
   [[nodiscard]] virtual std::unique_ptr<AnyMicrobatch> copy() const = 0;
-  // Takes over all contents of `other`, which has the same type.
+  // Takes over input, shared, state and loss_scales of `other`, which has the same type.
   virtual void assign(AnyMicrobatch&& other) = 0;
   // The leaves of input, shared, state and loss_scales, in leaf order.
   [[nodiscard]] TensorRefs tensors();
@@ -155,7 +155,12 @@ class Microbatch final : public AnyMicrobatch {
   void update_metrics(const MetricMap& metrics) const override { task_->update_metrics(*state_, metrics); }
 
   [[nodiscard]] std::unique_ptr<AnyMicrobatch> copy() const override { return std::make_unique<Microbatch>(*this); }
-  void assign(AnyMicrobatch&& other) override { *this = static_cast<Microbatch&&>(other); }
+  void assign(AnyMicrobatch&& any) override {
+    auto& other = static_cast<Microbatch&>(any);
+    inputs_ = std::move(other.inputs_);
+    state_ = std::move(other.state_);
+    loss_scales = std::move(other.loss_scales);
+  }
 
   [[nodiscard]] const InputOf<Types>& input() const { return inputs_->first; }
   [[nodiscard]] StateOf<Types>& state() { return *state_; }
@@ -171,7 +176,7 @@ class Microbatch final : public AnyMicrobatch {
   static void detach(State& state) {
     if constexpr (TensorTree<State>) {
       tree_for_each_leaf(state, [](at::Tensor& leaf) {
-        if (leaf.defined()) leaf = leaf.detach();
+        if (leaf.defined() && leaf.requires_grad()) leaf = leaf.detach();
       });
     }
   }

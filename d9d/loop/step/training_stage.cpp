@@ -65,7 +65,7 @@ std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const
 void TrainingStage::end_forward(MicrobatchIndex microbatch) {
   const auto index = static_cast<std::size_t>(microbatch.value);
   if (stage_.info.is_last()) add_loss(at(microbatch), (is_captured() ? step_.graph->losses : step_.losses)[index]);
-  step_.gradients->end_pass(place_.local, {.kind = StagePassKind::kForward, .microbatch = microbatch.value});
+  step_.gradients->end_pass(place_.local);
   if (place_.is_last_of_rank && !step_.keeps_inputs) at(microbatch).drop_inputs();
 }
 
@@ -121,7 +121,7 @@ void TrainingStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool
     pass.is_last = true;
     gradients.begin_pass(place_.local, pass);
   }
-  gradients.end_pass(place_.local, pass);
+  gradients.end_pass(place_.local);
 }
 
 void TrainingStage::after_backward(MicrobatchIndex microbatch, BackwardPart part) {

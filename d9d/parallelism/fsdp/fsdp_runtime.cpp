@@ -190,7 +190,7 @@ void FsdpRuntime::step_back() {
   entries_[index].in_backward = true;
   // A slot is taken here and not when a gradient is computed, so that all ranks take slots for the same units. The
   // memory of a gradient decides how it is reduced (ShardReduce), which must be the same on all ranks.
-  if (entries_[index].unit->gradient_bytes() > 0 && part_ != BackwardPart::kInput) gradient_slots_.take(index);
+  if (entries_[index].unit->gradient_bytes() > 0 && pass_.part != BackwardPart::kInput) gradient_slots_.take(index);
   gather(index);
   if (const auto ahead = order_.next_in_backward()) gather(*ahead);
 }
@@ -258,28 +258,22 @@ void FsdpRuntime::reduce(std::size_t index) {
   if (entry.unit->gradient_bytes() == 0) return;
   if (!entry.unit->has_gradients()) provide_gradients(*entry.unit);
   for (const auto& group : entry.unit->groups()) group->allocate_shard_gradient();
-  reduced_ = reduce_stream_->run([&] { entry.unit->reduce_gradients(/*over_replicas=*/is_last_pass_); });
+  reduced_ = reduce_stream_->run([&] { entry.unit->reduce_gradients(/*over_replicas=*/pass_.is_last); });
   gradient_slots_.give_back(index, reduced_);
   ++num_reductions_;
   step_.add(index, OrderPrint::What::kReduced);
-  if (is_last_pass_) last_.add(index, OrderPrint::What::kReduced);
+  if (pass_.is_last) last_.add(index, OrderPrint::What::kReduced);
 }
 
 void FsdpRuntime::begin_pass(const StagePass& pass) {
-  if (pass.kind != StagePassKind::kBackward) order_.begin_microbatch();
-  if (pass.kind == StagePassKind::kForward) return;
-  is_last_pass_ = pass.is_last;
-  part_ = pass.part;
-  if (part_ == BackwardPart::kWeight) {
-    begin_weight_gradients();
-  } else if (pass.kind == StagePassKind::kBackward) {
-    order_.resume(pass.microbatch);
-  }
+  pass_ = pass;
+  if (pass.kind != StagePassKind::kBackward) return order_.begin_microbatch();
+  pass.part == BackwardPart::kWeight ? begin_weight_gradients() : order_.resume(pass.microbatch);
 }
 
-void FsdpRuntime::end_pass(const StagePass& pass) {
-  if (pass.kind == StagePassKind::kForward) return order_.pause(pass.microbatch);
-  part_ == BackwardPart::kWeight ? reduce_waiting(/*all=*/true) : end_calls();
+void FsdpRuntime::end_pass() {
+  if (pass_.kind == StagePassKind::kForward) return order_.pause(pass_.microbatch);
+  pass_.part == BackwardPart::kWeight ? reduce_waiting(/*all=*/true) : end_calls();
   reduce_rest();
 }
 
@@ -315,7 +309,7 @@ void FsdpRuntime::reduce_rest() {
   for (std::size_t index = 0; index < entries_.size(); ++index) {
     if (entries_[index].owes_reduction || entries_[index].unit->has_gradients()) reduce(index);
   }
-  if (!is_last_pass_) return;
+  if (!pass_.is_last) return;
   reduced_ = reduce_stream_->run([&] {
     for (const Entry& entry : entries_) entry.unit->sum_over_replicas();
     compare_ranks();

@@ -63,7 +63,7 @@ class FsdpRuntime final : public GradientReduction,
   // allocated.
   void set_gradient_dtype(std::optional<Dtype> dtype) override;
   void begin_pass(const StagePass& pass) override;
-  void end_pass(const StagePass& pass) override;
+  void end_pass() override;
   void finish() override;
   void clear() override;
   void abandon() override;
@@ -99,7 +99,7 @@ class FsdpRuntime final : public GradientReduction,
   void provide_gradients(FsdpUnit& unit);  // gives the unit memory for its full gradient
   // Collective. Called when the gradient of a unit's parameter is complete.
   void gradient_arrived() {
-    if (part_ == BackwardPart::kWeight) reduce_waiting(/*all=*/false);
+    if (pass_.part == BackwardPart::kWeight) reduce_waiting(/*all=*/false);
   }
 
  private:
@@ -134,7 +134,7 @@ class FsdpRuntime final : public GradientReduction,
   void begin_weight_gradients();
   void end_calls();  // passes those that backward has left out
   [[nodiscard]] bool reduces_now() const {
-    return part_ != BackwardPart::kInput && (is_last_pass_ || !*config_.reduce_on_last_microbatch);
+    return pass_.part != BackwardPart::kInput && (pass_.is_last || !*config_.reduce_on_last_microbatch);
   }
   void reduce(std::size_t index);
   void reduce_rest();
@@ -155,10 +155,9 @@ class FsdpRuntime final : public GradientReduction,
   OrderPrint step_;          // of the communication over exchanges_ in this step
   OrderPrint last_;          // of the communication over replicas_, which happens in the last microbatch only
   at::Tensor disagreement_;  // of the step
-  bool is_last_pass_ = true;
-  BackwardPart part_ = BackwardPart::kWhole;  // of the current pass, or of the last one
-  std::size_t num_waiting_ = 0;               // units that a second half has yet to reduce: the first ones of entries_
-  bool is_reading_ = false;                   // ranks may read each other's slices
+  StagePass pass_ = {.is_last = true};  // that runs, or ran last
+  std::size_t num_waiting_ = 0;         // units that a second half has yet to reduce: the first ones of entries_
+  bool is_reading_ = false;             // ranks may read each other's slices
 
   GradientSlots gradient_slots_;  // a unit has a slot from the beginning of its backward to its reduction
   StreamEvent reduced_;           // the end of the last reduction

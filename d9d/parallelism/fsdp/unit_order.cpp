@@ -6,11 +6,12 @@
 namespace d9d {
 
 void UnitOrder::begin_microbatch() {
-  position_ = 0;
+  in_backward_pass_ = false;
+  order().position = 0;
   in_forward_ = false;
 }
 
-void UnitOrder::end_microbatch() { is_recorded_ = is_recorded_ || !recorded_.empty(); }
+void UnitOrder::end_microbatch() { order().is_complete |= !order().units.empty(); }
 
 void UnitOrder::pause(std::int64_t microbatch) {
   end_microbatch();
@@ -19,6 +20,8 @@ void UnitOrder::pause(std::int64_t microbatch) {
 }
 
 void UnitOrder::resume(std::int64_t microbatch) {
+  in_backward_pass_ = true;
+  order().position = 0;
   const auto found = paused_.extract(microbatch);
   if (!found.empty()) sequence_ = found.mapped();
 }
@@ -27,20 +30,24 @@ void UnitOrder::abandon() {
   begin_microbatch();
   sequence_.clear();
   paused_.clear();
-  if (!is_recorded_) recorded_.clear();
+  for (Recorded& each : orders_) {
+    if (!each.is_complete) each.units.clear();
+  }
 }
 
 bool UnitOrder::begins_forward() const {
-  return !in_forward_ || (is_recorded_ && position_ < recorded_.size() && recorded_[position_] == kTurn);
+  const auto& [units, position, is_complete] = order();
+  return !in_forward_ || (is_complete && position < units.size() && units[position] == kTurn);
 }
 
 std::optional<UnitOrder::Call> UnitOrder::enter(std::size_t unit) {
-  if (!is_recorded_) {
-    recorded_.push_back(unit);
+  auto& [units, position, is_complete] = order();
+  if (!is_complete) {
+    units.push_back(unit);
   } else {
-    while (position_ < recorded_.size() && recorded_[position_] == kTurn) ++position_;  // this time without a backward
-    if (position_ == recorded_.size() || recorded_[position_] != unit) return std::nullopt;
-    ++position_;
+    while (position < units.size() && units[position] == kTurn) ++position;  // this time without a backward
+    if (position == units.size() || units[position] != unit) return std::nullopt;
+    ++position;
   }
   in_forward_ = true;
   const Call call{.number = num_calls_++, .unit = unit};
@@ -55,15 +62,17 @@ void UnitOrder::forget(const Call& call) {
 }
 
 std::optional<std::size_t> UnitOrder::next_in_forward() const {
-  if (!is_recorded_ || position_ == recorded_.size() || recorded_[position_] == kTurn) return std::nullopt;
-  return recorded_[position_];
+  const auto& [units, position, is_complete] = order();
+  if (!is_complete || position == units.size() || units[position] == kTurn) return std::nullopt;
+  return units[position];
 }
 
 void UnitOrder::reverse() {
   if (!std::exchange(in_forward_, false)) return;
-  if (!is_recorded_) return recorded_.push_back(kTurn);
-  const auto found = std::find(recorded_.begin() + static_cast<std::ptrdiff_t>(position_), recorded_.end(), kTurn);
-  if (found != recorded_.end()) position_ = static_cast<std::size_t>(found - recorded_.begin()) + 1;
+  auto& [units, position, is_complete] = order();
+  if (!is_complete) return units.push_back(kTurn);
+  const auto found = std::find(units.begin() + static_cast<std::ptrdiff_t>(position), units.end(), kTurn);
+  if (found != units.end()) position = static_cast<std::size_t>(found - units.begin()) + 1;
 }
 
 bool UnitOrder::is_ahead(const Call& call, Side side) const {

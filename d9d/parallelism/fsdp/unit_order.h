@@ -16,6 +16,7 @@
 // different units.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -51,7 +52,7 @@ class UnitOrder {
   [[nodiscard]] std::optional<Call> enter(std::size_t unit);
   void leave(const Call& call);
   void forget(const Call& call);  // in place of leave(), if the call has no backward
-  [[nodiscard]] bool is_recorded() const { return is_recorded_; }
+  [[nodiscard]] bool is_recorded() const { return order().is_complete; }
   // The unit that forward uses next in the recorded order; nullopt at the end of a forward or if nothing is recorded.
   [[nodiscard]] std::optional<std::size_t> next_in_forward() const;
 
@@ -73,10 +74,18 @@ class UnitOrder {
     Side side;
   };
   static constexpr std::size_t kTurn = SIZE_MAX;
+  // The units in the order of forward, with kTurn where a backward followed.
+  struct Recorded {
+    std::vector<std::size_t> units = {};
+    std::size_t position = 0;
+    bool is_complete = false;
+  };
+  [[nodiscard]] Recorded& order() { return orders_[in_backward_pass_ ? 1 : 0]; }
+  [[nodiscard]] const Recorded& order() const { return orders_[in_backward_pass_ ? 1 : 0]; }
 
-  std::vector<std::size_t> recorded_;  // units in the order of forward, with kTurn where a backward followed
-  std::size_t position_ = 0;
-  bool is_recorded_ = false;
+  // The second one is that of forwards in a backward pass, which a checkpoint of a program's own may run.
+  std::array<Recorded, 2> orders_;
+  bool in_backward_pass_ = false;  // after resume()
   bool in_forward_ = false;
   std::size_t num_calls_ = 0;
   std::vector<Mark> sequence_;                        // a stack that forward pushes to and backward pops from

@@ -55,7 +55,7 @@ TEST(CudaGraphRules, Name_each_degree_of_the_mesh_but_replicas_and_stages) {
 struct OwnSum final : ModuleHook {
   struct Reduction final : GradientReduction {
     void begin_pass(const StagePass&) override {}
-    void end_pass(const StagePass&) override {}
+    void end_pass() override {}
     void finish() override {}
     void clear() override {}
     void abandon() override {}

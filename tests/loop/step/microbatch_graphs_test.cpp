@@ -107,11 +107,16 @@ class Job {
     for (std::size_t i = 0; i < microbatches.size(); ++i) {
       Microbatch<Types> microbatch(task_, microbatches[i]);
       microbatch.build_inputs();
+      const at::Tensor own_weight = at::full({}, static_cast<double>(++num_run_));
+      microbatch.number = num_run_;
+      microbatch.loss_weights = {{"own", own_weight}};
       const WeightedLoss loss = graphs_.run(microbatch, /*is_last=*/i + 1 == microbatches.size(), manager,
                                             [&](AnyMicrobatch& any, bool is_captured) {
                                               auto& one = static_cast<Microbatch<Types>&>(any);
                                               return is_captured ? capture(one) : work(one);
                                             });
+      EXPECT_EQ(microbatch.number, num_run_);
+      EXPECT_TRUE(microbatch.loss_weights.at("own").is_same(own_weight));  // a replay leaves the task's weights alone
       manager.add_loss_with_weight(loss.loss, loss.weight);
       losses.push_back(loss.loss);
       doubled.push_back(microbatch.state().doubled);
@@ -161,6 +166,7 @@ class Job {
   }
 
   Task task_;
+  std::uint64_t num_run_ = 0;
   DistContext context_;
   ModulePtr<RMSNorm> module_ = make_module<RMSNorm>(RMSNormConfig{.hidden_size = kSize});
   std::optional<GradientManager> manager_;

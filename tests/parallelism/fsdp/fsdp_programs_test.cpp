@@ -5,6 +5,8 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
 #include "d9d/blocks/linear/linear.h"
@@ -48,6 +50,8 @@ class Bag : public Module {
 
 // Forward and backward of one microbatch of a rank.
 using Program = std::function<void(const Bag& model, std::int64_t rank, std::int64_t microbatch)>;
+// Its forward alone. The backward of what it returns is a pass of its own.
+using Loss = std::function<at::Tensor(const Bag& model, std::int64_t rank, std::int64_t microbatch)>;
 
 struct Case {
   std::int64_t num_ranks = 2;
@@ -102,8 +106,9 @@ double difference(const Parameter& ours, const Parameter& of_one_rank) {
       .item<double>();
 }
 
-// A description of the fault; empty if there is none. "refused": the ranks ran different units and reported that.
-std::string fault_of(const Case& drawn, const Program& program) {
+// A description of the fault; empty if there is none. "refused": the ranks ran different units and reported that. loss:
+// null if the program is one pass.
+std::string fault_of(const Case& drawn, const Program& program, const Loss& loss = nullptr) {
   const auto expected = make_bag(drawn);
   (void)initialized(expected);
   for (std::int64_t rank = 0; rank < drawn.num_ranks; ++rank) {
@@ -119,9 +124,18 @@ std::string fault_of(const Case& drawn, const Program& program) {
     const std::int64_t share = num_microbatches(drawn, world.rank());
     for (int step = 0; step < drawn.num_steps; ++step) {
       for (std::int64_t i = 0; i < share; ++i) {
-        runtime->begin_microbatch(i + 1 == share);
-        program(*model, world.rank(), i);
-        runtime->end_microbatch();
+        if (loss == nullptr) {
+          runtime->begin_microbatch(i + 1 == share);
+          program(*model, world.rank(), i);
+          runtime->end_microbatch();
+          continue;
+        }
+        runtime->begin_pass({.kind = StagePassKind::kForward, .microbatch = i});
+        const at::Tensor value = loss(*model, world.rank(), i);
+        runtime->end_pass();
+        runtime->begin_pass({.kind = StagePassKind::kBackward, .microbatch = i, .is_last = i + 1 == share});
+        value.backward();
+        runtime->end_pass();
       }
       runtime->finish();
       const std::lock_guard lock(mutex);
@@ -152,6 +166,14 @@ std::vector<Case> each_setting(Case drawn) {
 
 void expect_one_ranks_gradients(const Program& program) {
   for (const Case& each : each_setting({})) EXPECT_EQ(fault_of(each, program), "");
+}
+
+void expect_one_ranks_gradients_in_passes(const Loss& loss) {
+  const Program whole = [&](const Bag& model, std::int64_t rank, std::int64_t i) { loss(model, rank, i).backward(); };
+  for (const Case& each : each_setting({})) {
+    EXPECT_EQ(fault_of(each, whole), "");
+    EXPECT_EQ(fault_of(each, whole, loss), "");
+  }
 }
 
 // Two forwards before one backward, where a rank's loss leaves one of them out; the inputs of the first unit need no
@@ -189,6 +211,39 @@ TEST(FsdpPrograms, Run_a_unit_without_gradients_in_what_a_checkpoint_computes_ag
     };
     const auto [a, b] = checkpoint(body, model.forward(0, input(rank, i)));
     (a + b).sum().backward();
+  });
+}
+
+TEST(FsdpPrograms, Run_a_gradient_of_inputs_in_forward) {
+  expect_one_ranks_gradients_in_passes([](const Bag& model, std::int64_t rank, std::int64_t i) {
+    const at::Tensor x = input(rank, i).requires_grad_();
+    const at::Tensor y = model.chain(x, {0, 1, 2}).sum();
+    const at::Tensor slope = torch::autograd::grad({y}, {x}, {}, /*retain_graph=*/true)[0];
+    return y * slope.square().sum();
+  });
+}
+
+// A checkpoint of a program's own: units run without gradients in forward, and with them in backward.
+struct Again : torch::autograd::Function<Again> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const Bag* model) {
+    context->save_for_backward({x});
+    context->saved_data["model"] = reinterpret_cast<std::int64_t>(model);
+    return model->chain(x, {2, 3});
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto* const model = reinterpret_cast<const Bag*>(context->saved_data["model"].toInt());
+    const at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    const at::AutoGradMode with_gradients(true);
+    const at::Tensor y = model->chain(x, {2, 3});
+    torch::autograd::backward({y}, {gradients[0]});
+    return {x.grad(), at::Tensor()};
+  }
+};
+
+TEST(FsdpPrograms, Run_forwards_in_a_backward) {
+  expect_one_ranks_gradients_in_passes([](const Bag& model, std::int64_t rank, std::int64_t i) {
+    return model.forward(4, Again::apply(model.chain(input(rank, i), {0, 1}), &model)).sum();
   });
 }
 

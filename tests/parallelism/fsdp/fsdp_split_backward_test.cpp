@@ -98,7 +98,7 @@ Counts run_step(const Blocks& model, FsdpRuntime& runtime, const Case& one, cons
       const StagePass forward{.kind = StagePassKind::kForward, .microbatch = microbatch};
       runtime.begin_pass(forward);
       losses[microbatch] = loss_of(model, one, rank, microbatch);
-      runtime.end_pass(forward);
+      runtime.end_pass();
       continue;
     }
     const std::int64_t num_gathers = runtime.num_gathers(), num_reductions = runtime.num_reductions();
@@ -120,7 +120,7 @@ Counts run_step(const Blocks& model, FsdpRuntime& runtime, const Case& one, cons
       const auto backward = [&] { loss.backward(); };
       what == 'I' ? void(waiting.emplace(microbatch, deferred.keep(backward))) : backward();
     }
-    runtime.end_pass(pass);
+    runtime.end_pass();
     if (what == 'I') {
       EXPECT_EQ(runtime.num_reductions(), num_reductions);
       EXPECT_EQ(products.count(kTokens), num_of_weights);
@@ -270,10 +270,10 @@ TEST(FsdpSplitBackward, Begins_anew_after_a_step_that_ended_between_the_halves) 
       const StagePass backward{.kind = StagePassKind::kBackward, .part = BackwardPart::kInput};
       runtime->begin_pass(forward);
       const at::Tensor loss = loss_of(*model, one, world.rank(), 0);
-      runtime->end_pass(forward);
+      runtime->end_pass();
       runtime->begin_pass(backward);
       const WeightGradients waiting = deferred.keep([&] { loss.backward(); });
-      runtime->end_pass(backward);
+      runtime->end_pass();
     }
     runtime->abandon();
     (void)run_step(*model, *runtime, one, passes_of(programs()[0]), world.rank());

@@ -91,6 +91,24 @@ TEST(UnitOrder, Knows_what_forward_comes_to_from_the_second_microbatch_on) {
   EXPECT_FALSE(order.enter(1).has_value());
 }
 
+TEST(UnitOrder, Has_an_order_of_its_own_for_forwards_in_a_backward_pass) {
+  UnitOrder order;
+  for (int microbatch = 0; microbatch < 2; ++microbatch) {
+    order.begin_microbatch();
+    order.leave(order.enter(0).value());
+    order.pause(microbatch);
+    order.resume(microbatch);
+    EXPECT_EQ(order.next_in_forward(), microbatch == 0 ? std::nullopt : std::optional<std::size_t>(1));
+    order.leave(order.enter(1).value());
+    while (!order.is_at_start()) (void)order.step_back();
+    order.end_microbatch();
+  }
+  order.begin_microbatch();
+  EXPECT_EQ(order.next_in_forward(), 0);
+  order.resume(0);
+  EXPECT_FALSE(order.enter(0).has_value());
+}
+
 TEST(UnitOrder, Has_nothing_to_go_back_to_where_nothing_has_a_backward) {
   UnitOrder order;
   order.forget(order.enter(0).value());

@@ -61,6 +61,11 @@ def write_classes(file):
         file.write(name.encode().ljust(16) + flags.tobytes())
 
 
+def entry(text):
+    data = text.encode()
+    return len(data).to_bytes(4, "little") + data
+
+
 def write_forms(file):
     draw = random.Random(3)
     marks = [chr(code) for code in CODES if unicodedata.combining(chr(code))]
@@ -68,11 +73,15 @@ def write_forms(file):
     texts = [chr(code) for code in CODES]
     texts += ["".join(draw.choice(draw.choice((marks, others))) for _ in range(draw.randint(2, 6))) for _ in range(60000)]
     texts += [f"a\u0345{mark}\u0334" for mark in marks]
+    texts.remove("\n")  # separates the others: no form joins characters around it
+    entries = [entry(text) for text in texts]
     for name in ("NFC", "NFD", "NFKC", "NFKD"):
         form = getattr(normalizers, name)()
-        for text in texts:
-            for data in (text.encode(), form.normalize_str(text).encode()):
-                file.write(len(data).to_bytes(4, "little") + data)
+        for begin in range(0, len(texts), 0x1000):
+            normalized = form.normalize_str("\n".join(texts[begin : begin + 0x1000])).split("\n")
+            given = entries[begin : begin + 0x1000]
+            for text, result in zip(given, normalized, strict=True):
+                file.write(text + entry(result))
 
 
 with open(sys.argv[2], "wb") as output:
