@@ -26,7 +26,7 @@ const std::filesystem::path& oracle() {
     const char* kept = std::getenv("D9D_TOKENIZER_ORACLE");
     std::filesystem::path path = kept == nullptr ? ::testing::TempDir() + "wheel_oracle" : kept;
     if (kept == nullptr || !std::filesystem::exists(path)) {
-      test::run_python("tests/tokenizer/wheel_oracle.py", {path.string(), megabytes == nullptr ? "2" : megabytes});
+      test::run_python("tests/tokenizer/wheel_oracle.py", {path.string(), megabytes == nullptr ? "1" : megabytes});
     }
     return path;
   }();

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What the tokenizers wheel knows of each code point.
 
-    code_point_oracle.py classes FILE    names of sets, and for each 0x110000 bytes, 1 for its members
+    code_point_oracle.py classes FILE    names of sets, and for each 0x110000 bytes: 1 for members, 2 for what was not asked,
+                                         the most of the planes without characters
     code_point_oracle.py forms FILE      for NFC, NFD, NFKC, NFKD: texts of code points and pairs, each before its form
 """
 
@@ -13,16 +14,17 @@ import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 CODES = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+ASKED = [code for code in CODES if code < 0x40000 or 0xE0000 <= code < 0xE1000 or code % 61 == 0]
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cn".split()
 
 
 def members(pattern):
     """Code points that the pattern matches: Split removes them."""
     split = pre_tokenizers.Split(Regex(pattern), "removed")
-    flags = np.zeros(0x110000, dtype=np.uint8)
-    flags[CODES] = 1
-    for begin in range(0, len(CODES), 0x4000):
-        codes = np.array(CODES[begin : begin + 0x4000])
+    flags = np.full(0x110000, 2, dtype=np.uint8)
+    flags[ASKED] = 1
+    for begin in range(0, len(ASKED), 0x4000):
+        codes = np.array(ASKED[begin : begin + 0x4000])
         for _, (first, end) in split.pre_tokenize_str("".join(map(chr, codes))):
             flags[codes[first:end]] = 0
     return flags
@@ -32,10 +34,10 @@ def words_around_added_tokens():
     """Code points behind which a single-word token is not found."""
     tokenizer = Tokenizer(models.BPE({"<unk>": 0}, [], unk_token="<unk>"))
     tokenizer.add_tokens([AddedToken("x", single_word=True, normalized=False)])
-    flags = np.zeros(0x110000, dtype=np.uint8)
-    flags[CODES] = 1
-    for begin in range(0, len(CODES), 0x1000):
-        codes = CODES[begin : begin + 0x1000]
+    flags = np.full(0x110000, 2, dtype=np.uint8)
+    flags[ASKED] = 1
+    for begin in range(0, len(ASKED), 0x1000):
+        codes = ASKED[begin : begin + 0x1000]
         encoding = tokenizer.encode("".join(f"{chr(code)}x " for code in codes))
         for token, (start, _) in zip(encoding.ids, encoding.offsets):
             if token == 1 and start % 3 == 1:  # not a code point that is itself an x
@@ -46,8 +48,9 @@ def words_around_added_tokens():
 def spaces_around_added_tokens():
     tokenizer = Tokenizer(models.BPE({"x": 0}, []))
     tokenizer.add_tokens([AddedToken("x", rstrip=True, normalized=False)])
-    flags = np.zeros(0x110000, dtype=np.uint8)
-    for code in CODES:
+    flags = np.full(0x110000, 2, dtype=np.uint8)
+    flags[ASKED] = 0
+    for code in ASKED:
         if code < 0x10000:  # none beyond
             flags[code] = tokenizer.encode("x" + chr(code)).offsets == [(0, 2)]
     return flags
