@@ -8,7 +8,7 @@ namespace d9d::test {
 rc::detail::TestParams ci_fuzz_params() {
   rc::detail::TestParams params;
   params.seed = 20;
-  params.maxSuccess = 150;
+  params.maxSuccess = 90;
   return params;
 }
 
