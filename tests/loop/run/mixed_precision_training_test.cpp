@@ -72,7 +72,7 @@ TEST(MixedPrecisionTraining, Trains_as_torch_does_with_float32_leaves_and_bfloat
     buckets.clear();
   }
   for (std::size_t i = 0; i < leaves.size(); ++i) {
-    const at::Tensor& own = stored(*net)[i].tensor;
+    const at::Tensor own = stored(*net)[i].tensor;
     EXPECT_EQ(own.scalar_type(), at::kFloat);
     EXPECT_TRUE(at::allclose(own, leaves[i], test::tolerance("fp32").value, 1e-7)) << stored(*net)[i].name;
   }
