@@ -7,22 +7,27 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 namespace d9d {
 
-// The integer that `value`, of either kind of nlohmann's JSON, holds. Throws nlohmann::json::type_error, as that
-// library's conversions do, unless it is an integer of 64 bits.
+// The integer that `value`, of either kind of nlohmann's JSON, holds; none unless it is an integer of 64 bits.
 template <typename AnyJson>
-[[nodiscard]] std::int64_t json_integer(const AnyJson& value) {
+[[nodiscard]] std::optional<std::int64_t> find_json_integer(const AnyJson& value) {
   constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   const bool fits =
       value.is_number_unsigned() ? value.template get<std::uint64_t>() <= kMax : value.is_number_integer();
-  if (!fits)
-    throw nlohmann::json::type_error::create(302, "expected a whole number of 64 bits, got " + value.dump(), &value);
-  return value.template get<std::int64_t>();
+  return fits ? std::optional(value.template get<std::int64_t>()) : std::nullopt;
+}
+
+// The same. Throws nlohmann::json::type_error, as that library's conversions do, where there is none.
+template <typename AnyJson>
+[[nodiscard]] std::int64_t json_integer(const AnyJson& value) {
+  if (const auto integer = find_json_integer(value)) return *integer;
+  throw nlohmann::json::type_error::create(302, "expected a whole number of 64 bits, got " + value.dump(), &value);
 }
 
 template <typename AnyJson>

@@ -4,10 +4,10 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/json_integer.h"
 #include "d9d/base/config/name_list.h"
 
 namespace d9d {
@@ -108,12 +108,7 @@ std::string found(const Json& json) {
 
 std::optional<std::int64_t> coerce_integer(const Json& json) {
   if (json.is_boolean()) return json.get<bool>() ? 1 : 0;
-  if (json.is_number_unsigned()) {
-    const auto number = json.get<std::uint64_t>();
-    if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
-    return static_cast<std::int64_t>(number);
-  }
-  if (json.is_number_integer()) return json.get<std::int64_t>();
+  if (json.is_number_integer()) return find_json_integer(json);
   if (json.is_number_float()) {
     const double number = json.get<double>();
     if (std::trunc(number) != number || number >= kTwoTo63 || number < -kTwoTo63) return std::nullopt;

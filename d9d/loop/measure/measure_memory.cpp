@@ -244,8 +244,7 @@ class MeasuredRank {
     microbatch_ = std::make_unique<Microbatch<LanguageModelTypes>>(
         task_, TokenBatch{.input_ids = ids, .labels = ids, .position_ids = ids});
     microbatch_->build_inputs();
-    const StageJob job{
-        .schedule = schedule_, .stages = modules_, .clock = *clock_, .metrics = metrics_, .loss_means = metrics_};
+    const StageJob job{.schedule = schedule_, .clock = *clock_, .metrics = metrics_, .loss_means = metrics_};
     for (std::size_t i = 0; i < model_stages_.size(); ++i) {
       // Inputs stay: the first microbatches run several times.
       stages_.emplace_back(job, *model_stages_[i], TrainingStagePlace{.local = i, .is_last_of_rank = false}, step_);
@@ -255,7 +254,6 @@ class MeasuredRank {
   void set_num_microbatches(std::int64_t count) {
     step_.pack.clear();
     for (std::int64_t i = 0; i < count; ++i) step_.pack.push_back(microbatch_->copy());
-    step_.losses.assign(step_.pack.size(), {});
   }
 
   // Bytes of the receive buffers, one for each other rank with a neighbouring stage; 0 if a communicator sends the

@@ -163,8 +163,7 @@ void MeasuredSplit::measure(RankMeasurement& measurement) {
   clock->microbatch = {.step = static_cast<std::uint64_t>(job_.schedule.current_step()), .number = 0};
   const std::vector<Leaves> arrived = arrivals(*step.pack.front());
   if (measurement.stages.empty()) measurement.link = measure_link(*step.pack.front());
-  const StageJob of_stages{
-      .schedule = job_.schedule, .stages = stages_, .clock = *clock, .metrics = metrics, .loss_means = loss_means};
+  const StageJob of_stages{.schedule = job_.schedule, .clock = *clock, .metrics = metrics, .loss_means = loss_means};
   std::vector<TrainingStage> stages;
   std::vector<StageSample> samples;
   for (std::size_t i = 0; i < own_.size(); ++i) {

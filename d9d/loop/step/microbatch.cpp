@@ -13,6 +13,12 @@ TensorRefs AnyMicrobatch::tensors() {
   return tensors;
 }
 
+void AnyMicrobatch::detach_tensors() {
+  for (at::Tensor& leaf : tensors()) {
+    if (leaf.defined() && leaf.requires_grad()) leaf = leaf.detach();
+  }
+}
+
 void AnyMicrobatch::write_key(detail::GraphKeyWriter& key) const {
   write_values(key);
   key.write(loss_scales);

@@ -73,6 +73,7 @@ class AnyMicrobatch {
   virtual void assign(AnyMicrobatch&& other) = 0;
   // The leaves of input, shared, state and loss_scales, in leaf order.
   [[nodiscard]] TensorRefs tensors();
+  void detach_tensors();  // from their autograd graphs
   // Requires Microbatch<Types>::kHasKey.
   void write_key(detail::GraphKeyWriter& key) const;
 
@@ -84,9 +85,6 @@ class AnyMicrobatch {
  protected:
   AnyMicrobatch() = default;
   AnyMicrobatch(const AnyMicrobatch&) = default;
-  AnyMicrobatch& operator=(const AnyMicrobatch&) = default;
-  AnyMicrobatch(AnyMicrobatch&&) = default;
-  AnyMicrobatch& operator=(AnyMicrobatch&&) = default;
 
  private:
   // Adds the leaves of input, shared and state.

@@ -156,9 +156,7 @@ void MicrobatchGraphs::capture(Captured& captured, const AnyMicrobatch& microbat
   graph->capture([&] { captured.loss = work(*after, /*is_captured=*/true); });
   const std::vector<std::int64_t> written = versions_of(captured.inputs);
   for (std::size_t i = 0; i < versions.size(); ++i) captured.is_read_only.push_back(versions[i] == written[i]);
-  for (at::Tensor& leaf : after->tensors()) {
-    if (leaf.defined() && leaf.requires_grad()) leaf = leaf.detach();
-  }
+  after->detach_tensors();
   captured.after = std::move(after);
   captured.received = gradients.received();
   captured.graph = std::move(graph);

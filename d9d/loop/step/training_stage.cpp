@@ -12,11 +12,7 @@
 namespace d9d {
 
 StageJob stage_job_of(const TrainingJob& job) {
-  return {.schedule = job.schedule,
-          .stages = job.stages,
-          .clock = *job.clock,
-          .metrics = job.metrics,
-          .loss_means = *job.loss_means};
+  return {.schedule = job.schedule, .clock = *job.clock, .metrics = job.metrics, .loss_means = *job.loss_means};
 }
 
 void name_loss_means(MetricMap& loss_means, const LossWeights& weights) {
@@ -54,7 +50,7 @@ void TrainingStage::begin_forward(MicrobatchIndex microbatch) {
 std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived,
                                                bool backward_follows) {
   const auto index = static_cast<std::size_t>(microbatch.value);
-  Module& module = *job_.stages[place_.local];
+  Module& module = *stage_.module;
   if (module.backward_follows() != backward_follows) module.set_backward_follows(backward_follows);
   const auto run = [&] {
     return stage_.info.is_last() ? std::vector<at::Tensor>{loss(index, arrived)} : inner_forward(index, arrived);
@@ -98,7 +94,7 @@ at::Tensor TrainingStage::loss(std::size_t microbatch, const std::vector<at::Ten
   return weighted.loss.mul(weighted.weight.detach());
 }
 
-std::vector<at::Tensor> TrainingStage::weights() const { return trained_leaves(*job_.stages[place_.local]); }
+std::vector<at::Tensor> TrainingStage::weights() const { return trained_leaves(*stage_.module); }
 
 void TrainingStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                              const std::function<void()>& compute) {
@@ -114,7 +110,7 @@ void TrainingStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool
   if (is_last && is_captured()) {
     auto& received = step_.graph->received;
     if (!step_.graph->is_captured()) {
-      received.resize(job_.stages.size());
+      received.resize(std::max(received.size(), place_.local + 1));
       received[place_.local] = gradients.received(place_.local);
     }
     gradients.set_received(place_.local, received[place_.local]);
@@ -137,9 +133,7 @@ void TrainingStage::take_state_after_replay(std::size_t microbatch) {
   AnyMicrobatch& own = *step_.pack[microbatch];
   if (!step_.graph->is_captured()) {
     after = own.copy();
-    for (at::Tensor& leaf : after->tensors()) {
-      if (leaf.defined() && leaf.requires_grad()) leaf = leaf.detach();
-    }
+    after->detach_tensors();
   }
   const std::unique_ptr<AnyMicrobatch> copy = after->copy();
   for (at::Tensor& leaf : copy->tensors()) {

@@ -29,7 +29,6 @@ namespace d9d {
 // The parts of a job that its stages use. All are borrowed.
 struct StageJob {
   const JobSchedule& schedule;
-  const std::vector<std::shared_ptr<Module>>& stages;  // those of this rank
   RandomClock& clock;
   const MetricMap& metrics;
   const MetricMap& loss_means;  // TrainingJob::loss_means

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -11,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/json_integer.h"
 #include "d9d/base/io/git_lfs.h"
 
 namespace d9d {
@@ -82,10 +82,8 @@ json parse_json(std::string_view text, const Complaint& complain) {
 }
 
 std::optional<std::size_t> as_size(const json& value) {
-  if (!value.is_number_unsigned()) return std::nullopt;
-  const auto number = value.get<std::uint64_t>();
-  if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
-  return number;
+  const auto integer = value.is_number_unsigned() ? find_json_integer(value) : std::nullopt;
+  return integer ? std::optional(static_cast<std::size_t>(*integer)) : std::nullopt;
 }
 
 std::vector<std::int64_t> parse_shape(const json& value, std::size_t element_size, const std::string& name,
