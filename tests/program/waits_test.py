@@ -53,6 +53,14 @@ class Waits(ProgramTest):
         every_step = self.steps(model, trainer={"logging": {"period_steps": 1, "tracker": {"provider": "null"}}})
         self.assert_no_waits(every_step, own_copies=OWN_COPIES + 1)  # the additional copy is that of logged values
 
+    def test_a_padded_step_has_none(self):
+        """A document a row, of any length: the rest of the row is padding, which experts do not see."""
+        model = models.MODELS["qwen3-moe-small"]._replace(**SMALL, experts=16, experts_top_k=4)
+        documents = {"end_of_document": 0, "view": {"kind": "documents", "long_documents": "truncate"}}
+        layer = {**model.config()["layer"], "router_auxiliary_loss_coefficient": 0.01}
+        self.assert_no_waits(self.steps(model._replace(vocabulary=256), data=documents,
+                                        model_provider={"model": {**model.config(), "layer": layer}}))
+
     def test_a_pipelined_step_has_none(self):
         """Of several stages on one GPU, and over two where there are two: over copies nothing is posted."""
         model = models.MODELS["qwen3-1.7b"]._replace(**{**SMALL, "layers": 4})
