@@ -225,7 +225,7 @@ def fsdp_rows():
 def trainer_rows():
     tracker, saving = "trainer.logging.tracker", "trainer.checkpointing"
     hangs = "test_a_rank_that_hangs_ends_the_job_in_time_and_is_named"
-    graphs = "tests/loop/step/microbatch_graphs_test.cpp"
+    graphs = "tests/loop/step/step_graphs_test.cpp"
     rows = {
         "trainer.run.name": Row("another", look=log("training another:")),
         "trainer.run.description": Row("zebra", look=events(b"zebra")),

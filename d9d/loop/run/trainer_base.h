@@ -8,7 +8,7 @@
 
 #include "d9d/loop/run/job_builder.h"
 #include "d9d/loop/run/training_run.h"
-#include "d9d/loop/step/microbatch_graphs.h"
+#include "d9d/loop/step/step_graphs.h"
 #include "d9d/loop/step/task_binding.h"
 #include "d9d/loop/step/training_job.h"
 

@@ -9,24 +9,10 @@
 #include "d9d/loop/checks/custom_schedule.h"
 #include "d9d/loop/step/loss_scales.h"
 #include "d9d/loop/step/microbatch_numbers.h"
+#include "d9d/loop/step/train_pack.h"
 #include "d9d/metrics/metric.h"
 
 namespace d9d {
-namespace {
-
-// While it lives, drawing random numbers from the clock throws: a replay would draw the same numbers again.
-class Capturing {
- public:
-  Capturing(RandomClock& clock, bool captures) : clock_(clock) { clock_.is_captured = captures; }
-  ~Capturing() { clock_.is_captured = false; }
-  Capturing(const Capturing&) = delete;
-  Capturing& operator=(const Capturing&) = delete;
-
- private:
-  RandomClock& clock_;
-};
-
-}  // namespace
 
 MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, const AnyPackStream& stream,
                                    TaskBinding& binding)
@@ -43,18 +29,10 @@ MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, 
   }
   install_checkpoint_engine();  // so that errors name the operation of backward
   const c10::Device device = job.context.device();
-  if (job.config.cuda_graph) {
-    const auto emplace = [&](auto& graphs) {
-      graphs.emplace(*job.config.cuda_graph, cuda_graphs(device), device, *job.module);
-    };
-    executor_.placement().num_stages() == 1 ? emplace(graphs_) : emplace(step_graphs_);
-  }
+  if (job.config.cuda_graph) graphs_.emplace(*job.config.cuda_graph, cuda_graphs(device), device, *job.module);
 }
 
-GraphCounts MicrobatchRunner::graph_counts() const {
-  if (step_graphs_) return step_graphs_->counts();
-  return graphs_ ? graphs_->counts() : GraphCounts();
-}
+GraphCounts MicrobatchRunner::graph_counts() const { return graphs_ ? graphs_->counts() : GraphCounts(); }
 
 std::int64_t MicrobatchRunner::num_next() const { return static_cast<std::int64_t>(binding_.num_next().value_or(0)); }
 
@@ -83,11 +61,9 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
   const std::int64_t num_tokens = build_inputs();
   step_.gradients = &gradients;
   step_.first_step = first_step_ ? &*first_step_ : nullptr;
-  if (graphs_) {
-    for (std::size_t i = 0; i < step_.pack.size(); ++i) train_by_graphs(*step_.pack[i], i);
-  } else {
-    train_by_executor();
-  }
+  std::vector<PipelineStage*> stages;
+  for (TrainingStage& stage : stages_) stages.push_back(&stage);
+  train_pack(executor_, stages, step_, graphs_ ? &*graphs_ : nullptr, *job_.clock);
   step_.pack.clear();  // before warn(): task states may keep autograd graphs alive
   if (first_step_) first_step_->warn(job_.stages);
   first_step_.reset();
@@ -103,16 +79,6 @@ void MicrobatchRunner::check_order() {
   const DeviceMesh all = job_.context.mesh(MeshDomain::kBatch);
   check_equal_order(is_first_step_ ? all : all.slice({"pp", "cp", "tp"}), job_.pipeline_schedule,
                     job_.placement.num_ranks(), num_microbatches);
-}
-
-void MicrobatchRunner::train_by_executor() {
-  std::vector<PipelineStage*> stages;
-  for (TrainingStage& stage : stages_) stages.push_back(&stage);
-  step_.losses.assign(step_.pack.size(), {});
-  step_.graph = step_graphs_ ? step_graphs_->begin(step_.pack) : nullptr;
-  step_.keeps_inputs = step_.graph != nullptr || executor_.runs_at_once(std::ssize(step_.pack));
-  const Capturing capturing(*job_.clock, step_.graph != nullptr && !step_.graph->is_captured());
-  executor_.run(stages, std::ssize(step_.pack), step_.graph == nullptr ? nullptr : &*step_.graph->program);
 }
 
 // Builds the inputs of all microbatches and, for several losses, their scales. Returns the number of tokens of this
@@ -139,38 +105,6 @@ FirstPack MicrobatchRunner::first_pack() const {
   if (!step_.pack.empty()) first.hash = step_.pack.front()->hash_of_batch();
   if (const auto numbers = stream_.microbatch_numbers(); !numbers.empty()) first.number = numbers.front();
   return first;
-}
-
-void MicrobatchRunner::train_by_graphs(AnyMicrobatch& microbatch, std::size_t index) {
-  job_.clock->microbatch = {.step = static_cast<std::uint64_t>(job_.schedule.current_step()),
-                            .number = microbatch.number};
-  const WeightedLoss loss = in_microbatch(index, job_.schedule, "in training", [&] {
-    return graphs_->run(microbatch, index + 1 == step_.pack.size(), *step_.gradients,
-                        [&](AnyMicrobatch& one, bool is_captured) {
-                          return is_captured ? capture(one) : forward_backward(one, job_.schedule);
-                        });
-  });
-  step_.gradients->add_loss_with_weight(loss.loss, loss.weight);
-  update_loss_means(*job_.loss_means, loss, microbatch.loss_weights);
-  microbatch.drop_inputs();
-  in_microbatch(index, job_.schedule, "in update_metrics", [&] { microbatch.update_metrics(job_.metrics); });
-}
-
-WeightedLoss MicrobatchRunner::forward_backward(AnyMicrobatch& microbatch, const JobSchedule& schedule) {
-  const LossResult result =
-      without_backward([&] { return microbatch.forward_loss(*job_.model_stages.front(), {}, schedule); });
-  WeightedLoss weighted =
-      with_error_place("in compute_loss", [&] { return weighted_loss(result, microbatch.loss_scales); });
-  if (first_step_ && !job_.clock->is_captured) first_step_->watch(weighted.loss);
-  with_error_place("in backward", [&] { weighted.loss.mul(weighted.weight).backward(); });
-  return {.loss = weighted.loss.detach(), .weight = weighted.weight.detach(), .losses = std::move(weighted.losses)};
-}
-
-// Runs the work of a capture. Asking for the current step or drawing random numbers throws: a replay would repeat the
-// values of the capture.
-WeightedLoss MicrobatchRunner::capture(AnyMicrobatch& microbatch) {
-  const Capturing capturing(*job_.clock, true);
-  return forward_backward(microbatch, job_.schedule.without_step());
 }
 
 }  // namespace d9d

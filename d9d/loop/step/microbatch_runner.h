@@ -18,7 +18,6 @@
 
 #include "d9d/loop/checks/equal_microbatches.h"
 #include "d9d/loop/checks/first_step_checks.h"
-#include "d9d/loop/step/microbatch_graphs.h"
 #include "d9d/loop/step/pack_runner.h"
 #include "d9d/loop/step/step_graphs.h"
 #include "d9d/loop/step/task_binding.h"
@@ -47,10 +46,6 @@ class MicrobatchRunner final : public PackRunner {
   [[nodiscard]] FirstPack first_pack() const;
   std::int64_t build_inputs();
   void check_order();
-  void train_by_executor();
-  void train_by_graphs(AnyMicrobatch& microbatch, std::size_t index);
-  WeightedLoss forward_backward(AnyMicrobatch& microbatch, const JobSchedule& schedule);
-  WeightedLoss capture(AnyMicrobatch& microbatch);
 
   const TrainingJob& job_;
   const AnyTask& task_;
@@ -63,9 +58,7 @@ class MicrobatchRunner final : public PackRunner {
   std::set<std::int64_t> checked_orders_;  // numbers of microbatches for which a custom schedule has been checked
   bool is_first_step_ = true;
   std::optional<FirstStep> first_step_;  // only during the first step
-  // Set if trainer.cuda_graph is: graphs_ for a model in one stage, step_graphs_ for a model in several.
-  std::optional<MicrobatchGraphs> graphs_;
-  std::optional<StepGraphs> step_graphs_;
+  std::optional<StepGraphs> graphs_;     // set if trainer.cuda_graph is
 };
 
 }  // namespace d9d

@@ -1,29 +1,42 @@
-// Steps of a pipeline as device graphs: the computations of each kind of step run eagerly in its first few steps, are
+// Microbatches as device graphs: the computations of each kind of run are executed eagerly in its first few steps, are
 // then captured, one graph each, and are replayed from then on.
+//
+//   model in several stages   a run has all microbatches of a step, which are in flight together
+//   model in one stage        a run has one microbatch: its backward ends before the next forward begins, so that kinds
+//                             of microbatches may come in any order
 //
 // Example
 //   StepGraphs graphs(config, cuda_graphs(device), device, *job.module);
-//   StepGraph* const graph = graphs.begin(step.pack);                // null: this step runs eagerly
-//   executor.run(stages, num_microbatches, graph == nullptr ? nullptr : &*graph->program);
+//   StepGraph* const graph = graphs.begin(run, gradients.received());      // null: this run is eager
+//   executor.run(stages, run.size(), graph == nullptr ? nullptr : &*graph->program);
+//   graphs.end_step();                                                      // after the last run of a step
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "d9d/core/device/device_graph.h"
 #include "d9d/loop/graphs/graph_kinds.h"
+#include "d9d/loop/graphs/module_memory.h"
 #include "d9d/loop/step/microbatch.h"
-#include "d9d/loop/step/microbatch_graphs.h"
 #include "d9d/loop/step/weighted_loss.h"
+#include "d9d/modules/module.h"
 #include "d9d/pipelining/executor/program_graphs.h"
 
 namespace d9d {
 
-// The graphs of this rank for one kind of step, and the tensors that they read and write besides activations,
+struct GraphCounts {
+  std::int64_t graphs = 0;   // computations captured: a forward, a backward or a part of one
+  std::int64_t replays = 0;  // microbatches, including the replay right after each capture
+  std::int64_t eager = 0;    // microbatches that ran without graphs
+};
+
+// The graphs of this rank for one kind of run, and the tensors that they read and write besides activations,
 // parameters and gradients.
 struct StepGraph {
   [[nodiscard]] bool is_captured() const { return program && program->is_recorded(); }
@@ -33,24 +46,27 @@ struct StepGraph {
   // Filled on the last stage, one entry per microbatch, in memory that a replay writes.
   std::vector<std::unique_ptr<AnyMicrobatch>> after = {};  // as compute_loss left it
   std::vector<WeightedLoss> losses = {};
-  std::vector<std::vector<bool>> received =
-      {};  // of each stage of the rank, GradientManager::received() after the step
+  std::vector<std::vector<bool>> received = {};  // of each stage of the rank, GradientManager::received() after the run
 };
 
 class StepGraphs {
  public:
-  // module: all stages of this rank. When the memory of a parameter or buffer has been replaced (offload.h), all graphs
-  // are dropped and every kind starts over.
+  // module: all stages of this rank. When the memory of a parameter or buffer has been replaced (offload.h), or a
+  // parameter was frozen or is trained again, all graphs are dropped and every kind starts over.
   StepGraphs(const CudaGraphConfig& config, MakeDeviceGraph make_graph, c10::Device device, const Module& module);
 
-  // Called before a step, after the inputs of its microbatches are built. Returns the graph of the step's kind, with
-  // these inputs copied into its memory; if it is not captured yet, the coming run captures it. Null: the step runs
-  // eagerly.
-  // The step must end before a later step of a kind with a graph begins.
-  [[nodiscard]] StepGraph* begin(const MicrobatchPack& pack);
+  // Called before a run, after the inputs of its microbatches are built. received: GradientManager::received() of each
+  // stage of the rank, which decides whether gradients are overwritten or added to. Returns the graph of the run's
+  // kind, with these inputs copied into its memory; if it is not captured yet, the coming run captures it. Null: the
+  // run is eager. The type of the microbatches must have keys (Microbatch<Types>::kHasKey).
+  // The run must end before a later run of a kind with a graph begins.
+  [[nodiscard]] StepGraph* begin(std::span<const std::unique_ptr<AnyMicrobatch>> run,
+                                 const std::vector<std::vector<bool>>& received);
+  // Kinds that first occurred in the same step are captured in the same step.
+  void end_step() { kinds_.end_step(); }
 
-  // replays and eager count microbatches, graphs counts captured computations.
   [[nodiscard]] GraphCounts counts() const;
+  [[nodiscard]] std::int64_t num_kinds() const { return kinds_.size(); }
 
  private:
   MakeDeviceGraph make_graph_;

@@ -49,18 +49,17 @@ void TrainingStage::begin_forward(MicrobatchIndex microbatch) {
 
 std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived,
                                                bool backward_follows) {
-  const auto index = static_cast<std::size_t>(microbatch.value);
   Module& module = *stage_.module;
   if (module.backward_follows() != backward_follows) module.set_backward_follows(backward_follows);
   const auto run = [&] {
-    return stage_.info.is_last() ? std::vector<at::Tensor>{loss(index, arrived)} : inner_forward(index, arrived);
+    return stage_.info.is_last() ? std::vector<at::Tensor>{loss(microbatch, arrived)}
+                                 : inner_forward(microbatch, arrived);
   };
-  return in_microbatch(index, job_.schedule, "in training", run, stage_text());
+  return in_microbatch(index_in_step(microbatch), job_.schedule, "in training", run, stage_text());
 }
 
 void TrainingStage::end_forward(MicrobatchIndex microbatch) {
-  const auto index = static_cast<std::size_t>(microbatch.value);
-  if (stage_.info.is_last()) add_loss(at(microbatch), (is_captured() ? step_.graph->losses : step_.losses)[index]);
+  if (stage_.info.is_last()) add_loss(at(microbatch), loss_of(microbatch));
   step_.gradients->end_pass(place_.local);
   if (place_.is_last_of_rank && !step_.keeps_inputs) at(microbatch).drop_inputs();
 }
@@ -70,26 +69,31 @@ void TrainingStage::add_loss(const AnyMicrobatch& microbatch, WeightedLoss& loss
   update_loss_means(job_.loss_means, loss, microbatch.loss_weights);
 }
 
-std::vector<at::Tensor> TrainingStage::inner_forward(std::size_t microbatch, const std::vector<at::Tensor>& arrived) {
-  std::vector<at::Tensor> made = without_backward([&] { return step_.pack[microbatch]->forward(stage_, arrived); });
+WeightedLoss& TrainingStage::loss_of(MicrobatchIndex microbatch) {
+  auto& losses = is_captured() ? step_.graph->losses : step_.losses;
+  const std::size_t index = is_captured() ? static_cast<std::size_t>(microbatch.value) : index_in_step(microbatch);
+  losses.resize(std::max(losses.size(), index + 1));
+  return losses[index];
+}
+
+std::vector<at::Tensor> TrainingStage::inner_forward(MicrobatchIndex microbatch,
+                                                     const std::vector<at::Tensor>& arrived) {
+  std::vector<at::Tensor> made = without_backward([&] { return at(microbatch).forward(stage_, arrived); });
   for (const at::Tensor& leaf : made) {
     if (step_.first_step != nullptr && leaf.requires_grad()) step_.first_step->watch(leaf);
   }
   return made;
 }
 
-at::Tensor TrainingStage::loss(std::size_t microbatch, const std::vector<at::Tensor>& arrived) {
+at::Tensor TrainingStage::loss(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived) {
   const JobSchedule schedule = is_captured() ? job_.schedule.without_step() : job_.schedule;
-  const LossResult result =
-      without_backward([&] { return step_.pack[microbatch]->forward_loss(stage_, arrived, schedule); });
+  const LossResult result = without_backward([&] { return at(microbatch).forward_loss(stage_, arrived, schedule); });
   const WeightedLoss weighted =
-      with_error_place("in compute_loss", [&] { return weighted_loss(result, step_.pack[microbatch]->loss_scales); });
+      with_error_place("in compute_loss", [&] { return weighted_loss(result, at(microbatch).loss_scales); });
   if (step_.first_step != nullptr) step_.first_step->watch(weighted.loss);
   WeightedLoss detached{.loss = weighted.loss.detach(), .weight = weighted.weight.detach(), .losses = {}};
   for (const auto& [name, own] : weighted.losses) detached.losses.emplace(name, own.detach());
-  auto& losses = is_captured() ? step_.graph->losses : step_.losses;
-  losses.resize(step_.pack.size());
-  losses[microbatch] = std::move(detached);
+  loss_of(microbatch) = std::move(detached);
   keep_for_current_stream(weighted.weight);  // may come from another stream; only the autograd graph keeps it
   return weighted.loss.mul(weighted.weight.detach());
 }
@@ -98,15 +102,15 @@ std::vector<at::Tensor> TrainingStage::weights() const { return trained_leaves(*
 
 void TrainingStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                              const std::function<void()>& compute) {
-  const auto index = static_cast<std::size_t>(microbatch.value);
   GradientManager& gradients = *step_.gradients;
+  const bool is_last_of_step = is_last && step_.is_last_run;
   // The reductions of a last backward cannot be part of a captured graph: they run after its replay.
   StagePass pass{.kind = StagePassKind::kBackward,
                  .microbatch = microbatch.value,
                  .part = part,
-                 .is_last = is_last && !is_captured()};
+                 .is_last = is_last_of_step && !is_captured()};
   gradients.begin_pass(place_.local, pass);
-  in_microbatch(index, job_.schedule, "in backward", compute, stage_text());
+  in_microbatch(index_in_step(microbatch), job_.schedule, "in backward", compute, stage_text());
   if (is_last && is_captured()) {
     auto& received = step_.graph->received;
     if (!step_.graph->is_captured()) {
@@ -114,23 +118,23 @@ void TrainingStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool
       received[place_.local] = gradients.received(place_.local);
     }
     gradients.set_received(place_.local, received[place_.local]);
-    pass.is_last = true;
+    pass.is_last = is_last_of_step;
     gradients.begin_pass(place_.local, pass);
   }
   gradients.end_pass(place_.local);
 }
 
 void TrainingStage::after_backward(MicrobatchIndex microbatch, BackwardPart part) {
-  const auto index = static_cast<std::size_t>(microbatch.value);
   if (!stage_.info.is_last() || part == BackwardPart::kWeight) return;
-  if (is_captured()) take_state_after_replay(index);
-  in_microbatch(index, job_.schedule, "in update_metrics", [&] { at(microbatch).update_metrics(job_.metrics); });
+  if (is_captured()) take_state_after_replay(microbatch);
+  in_microbatch(index_in_step(microbatch), job_.schedule, "in update_metrics",
+                [&] { at(microbatch).update_metrics(job_.metrics); });
 }
 
 // Gives metrics a copy of the state: they may keep it, and the next replay overwrites the original.
-void TrainingStage::take_state_after_replay(std::size_t microbatch) {
-  std::unique_ptr<AnyMicrobatch>& after = step_.graph->after[microbatch];
-  AnyMicrobatch& own = *step_.pack[microbatch];
+void TrainingStage::take_state_after_replay(MicrobatchIndex microbatch) {
+  std::unique_ptr<AnyMicrobatch>& after = step_.graph->after[static_cast<std::size_t>(microbatch.value)];
+  AnyMicrobatch& own = at(microbatch);
   if (!step_.graph->is_captured()) {
     after = own.copy();
     after->detach_tensors();

@@ -35,13 +35,15 @@ struct StageJob {
 };
 [[nodiscard]] StageJob stage_job_of(const TrainingJob& job);
 
-// State that all microbatches of a step share.
+// The microbatches of a step, and which of them the executor runs: all, or one after the other (step_graphs.h).
 struct StepMicrobatches {
   MicrobatchPack pack = {};
+  std::size_t first = 0;                  // index in `pack` of the run's first microbatch
+  bool is_last_run = true;                // of the step
   GradientManager* gradients = nullptr;   // borrowed
   FirstStep* first_step = nullptr;        // borrowed; null after the first step
   bool keeps_inputs = false;              // until the end of the step: two streams use them (PipelineStage::forward)
-  StepGraph* graph = nullptr;             // borrowed; null unless the step's computations are captured or replayed
+  StepGraph* graph = nullptr;             // borrowed; null unless the run's computations are captured or replayed
   std::vector<WeightedLoss> losses = {};  // of each microbatch on the last stage, detached; set by forward
 };
 
@@ -100,14 +102,18 @@ class TrainingStage : public PipelineStage {
   virtual void add_loss(const AnyMicrobatch& microbatch, WeightedLoss& loss);
 
  private:
-  [[nodiscard]] AnyMicrobatch& at(MicrobatchIndex microbatch) const {
-    return *step_.pack[static_cast<std::size_t>(microbatch.value)];
+  // Microbatches of a run are counted from 0, those of a step from that of the first run.
+  [[nodiscard]] std::size_t index_in_step(MicrobatchIndex microbatch) const {
+    return step_.first + static_cast<std::size_t>(microbatch.value);
   }
+  [[nodiscard]] AnyMicrobatch& at(MicrobatchIndex microbatch) const { return *step_.pack[index_in_step(microbatch)]; }
+  [[nodiscard]] WeightedLoss& loss_of(MicrobatchIndex microbatch);
   [[nodiscard]] std::string stage_text() const;  // for in_microbatch()
-  [[nodiscard]] std::vector<at::Tensor> inner_forward(std::size_t microbatch, const std::vector<at::Tensor>& arrived);
-  [[nodiscard]] at::Tensor loss(std::size_t microbatch, const std::vector<at::Tensor>& arrived);
+  [[nodiscard]] std::vector<at::Tensor> inner_forward(MicrobatchIndex microbatch,
+                                                      const std::vector<at::Tensor>& arrived);
+  [[nodiscard]] at::Tensor loss(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived);
   [[nodiscard]] bool is_captured() const { return step_.graph != nullptr; }
-  void take_state_after_replay(std::size_t microbatch);
+  void take_state_after_replay(MicrobatchIndex microbatch);
 
   const StageJob job_;
   const AnyModelStage& stage_;

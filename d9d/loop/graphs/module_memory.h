@@ -1,0 +1,27 @@
+// The properties of a module that captured graphs depend on.
+//
+// Example
+//   if (memory.has_changed()) graphs.clear();
+#pragma once
+
+#include <vector>
+
+#include "d9d/modules/module.h"
+
+namespace d9d::detail {
+
+// The addresses of a module's parameters and buffers, and which parameters are trained.
+class ModuleMemory {
+ public:
+  explicit ModuleMemory(const Module& module);
+  // Whether any of these has changed since the previous call. Throws c10::Error if a tensor is asleep (offload.h).
+  [[nodiscard]] bool has_changed();
+
+ private:
+  std::vector<ParameterPtr> parameters_;
+  std::vector<BufferPtr> buffers_;
+  std::vector<const void*> addresses_;
+  std::vector<bool> are_trained_;  // parameters
+};
+
+}  // namespace d9d::detail
