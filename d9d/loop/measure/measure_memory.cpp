@@ -17,7 +17,7 @@
 #include "d9d/pipelining/executor/message_layout.h"
 #include "d9d/pipelining/executor/peer_link.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
-#include "d9d/pipelining/executor/stage_graph.h"
+#include "d9d/pipelining/executor/stage_probe.h"
 
 namespace d9d {
 namespace {
@@ -91,13 +91,13 @@ class StageMeasurement {
   // Runs two microbatches: the first also allocates what stays for the whole step.
   void measure(StageMemory& memory) const {
     const std::int64_t base = meter_.live_bytes();
-    Kept first = forward(0);
+    StageProbe first = forward(0);
     const std::int64_t after_first = meter_.live_bytes() - base;
-    (void)backward(0, std::move(first), /*is_last=*/false, nullptr);
+    first.backward(gradients());
     const std::int64_t before = meter_.live_bytes();
-    Kept second = forward(1);
+    StageProbe second = forward(1);
     memory.activations = meter_.live_bytes() - before;
-    (void)backward(1, std::move(second), /*is_last=*/true, nullptr);
+    second.backward(gradients(), /*is_last=*/true);
     memory.gathered = after_first - memory.activations;
     memory.gradients = std::max(before, meter_.live_bytes()) - base - memory.gathered;
   }
@@ -105,24 +105,22 @@ class StageMeasurement {
   // Runs two further microbatches that wait for W at the same time: the second shares full gradients with the first.
   void measure_split(StageMemory& memory) const {
     DeferredGradients deferred(stage_.weights());
-    const auto weights = [&](std::int64_t microbatch, bool is_last, WeightGradients left) {
-      stage_.backward({microbatch}, BackwardPart::kWeight, is_last, [&] { left.run(); });
-    };
     const std::int64_t base = meter_.live_bytes();
-    Kept first = forward(0);
+    StageProbe first = forward(0);
     const std::int64_t after_first = meter_.live_bytes() - base;
-    weights(0, /*is_last=*/false, backward(0, std::move(first), /*is_last=*/false, &deferred));
+    first.backward_input(gradients(), deferred);
+    first.backward_weight();
     const std::int64_t before = meter_.live_bytes();
-    Kept second = forward(1);
+    StageProbe second = forward(1);
     memory.activations = meter_.live_bytes() - before;
-    Kept third = forward(2);
-    WeightGradients left_of_second = backward(1, std::move(second), /*is_last=*/false, &deferred);
+    StageProbe third = forward(2);
+    second.backward_input(gradients(), deferred);
     const std::int64_t one_waits = meter_.live_bytes();
-    WeightGradients left_of_third = backward(2, std::move(third), /*is_last=*/false, &deferred);
+    third.backward_input(gradients(), deferred);
     memory.deferred = meter_.live_bytes() - one_waits + memory.activations;
     const std::int64_t full_gradients = one_waits - before - memory.activations - memory.deferred;
-    weights(1, /*is_last=*/false, std::move(left_of_second));
-    weights(2, /*is_last=*/true, std::move(left_of_third));
+    second.backward_weight();
+    third.backward_weight(/*is_last=*/true);
     const std::int64_t gathered = after_first - memory.activations;
     memory.gathered = gathered + full_gradients;
     memory.gradients = std::max(before, meter_.live_bytes()) - base - gathered;
@@ -135,37 +133,15 @@ class StageMeasurement {
     for (at::Tensor& leaf : leaves) leaf = at::zeros(leaf.sizes(), leaf.options().device(context_.device()));
     return leaves;
   }
-
-  // A microbatch between its forward and its backward.
-  struct Kept {
-    std::vector<at::Tensor> arrived;
-    StageGraph graph;
-    at::TensorOptions output;
-  };
-  [[nodiscard]] Kept forward(std::int64_t microbatch) const {
+  [[nodiscard]] std::vector<at::Tensor> gradients() const {
+    return info_.is_last() ? std::vector<at::Tensor>() : differentiable(transferred(StageBoundary::kOutgoing));
+  }
+  [[nodiscard]] StageProbe forward(std::int64_t microbatch) const {
+    StageProbe probe(stage_, {microbatch}, info_.is_last());
     std::vector<at::Tensor> arrived;
     if (!info_.is_first()) arrived = transferred(StageBoundary::kIncoming);
-    for (const at::Tensor& leaf : differentiable(arrived)) leaf.set_requires_grad(true);
-    stage_.begin_forward({microbatch});
-    const std::vector<at::Tensor> made =
-        differentiable(stage_.forward({microbatch}, arrived, /*backward_follows=*/info_.num_stages == 1));
-    stage_.end_forward({microbatch});
-    return {.arrived = arrived, .graph = StageGraph(made), .output = made.front().options()};
-  }
-  // Runs the whole backward or, with `deferred`, only I, and returns the deferred weight gradients. Frees everything
-  // else of the microbatch.
-  [[nodiscard]] WeightGradients backward(std::int64_t microbatch, Kept kept, bool is_last,
-                                         DeferredGradients* deferred) const {
-    std::vector<at::Tensor> gradients = info_.is_last() ? std::vector<at::Tensor>{at::ones({}, kept.output)}
-                                                        : differentiable(transferred(StageBoundary::kOutgoing));
-    WeightGradients left;
-    const BackwardPart part = deferred == nullptr ? BackwardPart::kWhole : BackwardPart::kInput;
-    stage_.backward({microbatch}, part, is_last, [&] {
-      const auto run_graph = [&] { kept.graph.backward(std::move(gradients)); };
-      if (deferred == nullptr) return run_graph();
-      left = deferred->keep(run_graph);
-    });
-    return left;
+    probe.forward(std::move(arrived), /*backward_follows=*/info_.num_stages == 1);
+    return probe;
   }
 
   const DistContext& context_;

@@ -8,12 +8,11 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include "d9d/core/autograd/deferred_gradients.h"
 #include "d9d/core/device/allocated_bytes.h"
 #include "d9d/core/device/moment.h"
 #include "d9d/core/rng/element_random.h"
 #include "d9d/pipelining/executor/message_layout.h"
-#include "d9d/pipelining/executor/stage_graph.h"
+#include "d9d/pipelining/executor/stage_probe.h"
 
 namespace d9d {
 namespace {
@@ -30,15 +29,18 @@ Leaves copies_of(const Leaves& leaves, c10::Device device) {
 }
 
 // The points of a pass where time or memory is measured, in this order.
-enum class Point { kStart, kForward, kForwardDone, kKept, kBackward, kBackwardDone, kDeferred, kWeight, kWeightDone };
+enum class Point { kStart, kForward, kForwardDone, kBackward, kBackwardDone, kWeight, kWeightDone };
 
 // Runs passes of one microbatch through the stage.
 class Passes {
  public:
   explicit Passes(const SampledStage& of, const ComputeStreams* streams = nullptr)
-      : stage_(of.stage), sample_(of.sample), streams_(streams), deferred_(of.stage.weights()) {
+      : sample_(of.sample),
+        has_streams_(streams != nullptr),
+        deferred_(of.stage.weights()),
+        probe_(of.stage, of.sample.microbatch, of.sample.is_last) {
     if (sample_.is_last) return;
-    for (const at::Tensor& leaf : differentiable(stage_.transfer(sample_.microbatch, StageBoundary::kOutgoing))) {
+    for (const at::Tensor& leaf : differentiable(of.stage.transfer(sample_.microbatch, StageBoundary::kOutgoing))) {
       gradients_.push_back(at::empty(leaf.sizes(), leaf.options().device(sample_.device)));
       const at::Tensor numbers = leaf.is_complex() ? at::view_as_real(gradients_.back()) : gradients_.back();
       fill_normal(numbers, whole_window(numbers), {.key = gradients_.size()}, 0, 1);
@@ -60,52 +62,32 @@ class Passes {
   template <class Note>
   void forward(bool backward_follows, const Note& note) {
     note(Point::kStart);
-    arrived_ = copies_of(sample_.arrived, sample_.device);
-    for (const at::Tensor& leaf : differentiable(arrived_)) leaf.set_requires_grad(true);
+    Leaves arrived = copies_of(sample_.arrived, sample_.device);
     note(Point::kForward);
-    stage_.begin_forward(sample_.microbatch);
-    Leaves made = stage_.forward(sample_.microbatch, arrived_, backward_follows);
-    stage_.end_forward(sample_.microbatch);
+    probe_.forward(std::move(arrived), backward_follows);
     note(Point::kForwardDone);
-    graph_.emplace(sample_.is_last ? made : differentiable(made));
-    of_loss_ = sample_.is_last ? made.front().options() : at::TensorOptions();
-    made.clear();
-    note(Point::kKept);
   }
 
-  // Runs the backward of the forward() before it, which must have run on the same stream.
+  // Runs the backward of the forward() before it.
   template <class Note>
   void backward(bool is_split, const Note& note) {
-    Leaves gradients = sample_.is_last ? Leaves{at::ones({}, of_loss_)} : copies_of(gradients_, sample_.device);
-    WeightGradients of_weights;
-    const auto backward = [&] {
-      if (streams_ != nullptr) graph_->accumulate_on_current_stream();
-      graph_->backward(std::move(gradients));
-    };
+    Leaves gradients = sample_.is_last ? Leaves() : copies_of(gradients_, sample_.device);
     note(Point::kBackward);
-    stage_.backward(sample_.microbatch, is_split ? BackwardPart::kInput : BackwardPart::kWhole, /*is_last=*/false,
-                    [&] { is_split ? void(of_weights = deferred_.keep(backward)) : backward(); });
+    is_split ? probe_.backward_input(std::move(gradients), deferred_)
+             : probe_.backward(std::move(gradients), /*is_last=*/false, has_streams_);
     note(Point::kBackwardDone);
-    gradients.clear();
-    arrived_.clear();
-    note(Point::kDeferred);
-    if (is_split) {
-      note(Point::kWeight);
-      stage_.backward(sample_.microbatch, BackwardPart::kWeight, /*is_last=*/false, [&] { of_weights.run(); });
-      note(Point::kWeightDone);
-    }
-    graph_.reset();
+    if (!is_split) return;
+    note(Point::kWeight);
+    probe_.backward_weight();
+    note(Point::kWeightDone);
   }
 
  private:
-  PipelineStage& stage_;
   const StageSample& sample_;
-  const ComputeStreams* const streams_;
+  const bool has_streams_;
   DeferredGradients deferred_;
+  StageProbe probe_;
   Leaves gradients_;  // gradients of the stage's outputs
-  Leaves arrived_;
-  std::optional<StageGraph> graph_;
-  at::TensorOptions of_loss_;
 };
 
 // The times of the passes. They are read after all passes have run, so that the host runs ahead of the device as in a
@@ -137,8 +119,8 @@ void measure_bytes(Passes& passes, c10::Device device, StageCosts& costs) {
   const auto since_start = [&](Point point) {
     return static_cast<double>(std::max<std::int64_t>(0, bytes.at(point) - bytes.at(Point::kStart)));
   };
-  costs.activation_bytes = since_start(Point::kKept);
-  costs.deferred_bytes = since_start(Point::kDeferred);
+  costs.activation_bytes = since_start(Point::kForwardDone);
+  costs.deferred_bytes = since_start(Point::kBackwardDone);
 }
 
 }  // namespace
