@@ -1,4 +1,6 @@
-// The state that the sharded units of one model stage share: memory, streams, and the order in which they are gathered.
+// Runs the sharded units of one model stage. What they share is in three parts: the order in which they are used
+// (unit_order.h), the parameters that are in memory (unit_gathers.h), and the gradients on their way to the sum
+// (gradient_flow.h).
 //
 // Example
 //   auto fsdp = std::make_shared<FsdpRuntime>(FsdpConfig{});
@@ -35,15 +37,14 @@
 #include <vector>
 
 #include "d9d/base/log.h"
-#include "d9d/core/device/side_stream.h"
 #include "d9d/core/offload/offload.h"
 #include "d9d/modules/gradient_reduction.h"
 #include "d9d/parallelism/fsdp/fsdp_config.h"
 #include "d9d/parallelism/fsdp/fsdp_unit.h"
-#include "d9d/parallelism/fsdp/gather_arena.h"
-#include "d9d/parallelism/fsdp/gradient_slots.h"
+#include "d9d/parallelism/fsdp/gradient_flow.h"
 #include "d9d/parallelism/fsdp/order_print.h"
-#include "d9d/parallelism/fsdp/shard_gather.h"
+#include "d9d/parallelism/fsdp/shard_exchanges.h"
+#include "d9d/parallelism/fsdp/unit_gathers.h"
 #include "d9d/parallelism/fsdp/unit_order.h"
 
 namespace d9d {
@@ -67,7 +68,7 @@ class FsdpRuntime final : public GradientReduction,
   void finish() override;
   void clear() override;
   void abandon() override;
-  [[nodiscard]] at::Tensor disagreement() const override { return disagreement_; }
+  [[nodiscard]] at::Tensor disagreement() const override { return flow_.disagreement(); }
 
   // Moves slices to the host and frees the memory of gathers and gradients, which discards gradients. Collective if
   // slices are copied from peers.
@@ -78,8 +79,8 @@ class FsdpRuntime final : public GradientReduction,
 
   [[nodiscard]] const FsdpConfig& config() const { return config_; }
   // The number of gathers and of reductions of units since construction.
-  [[nodiscard]] std::int64_t num_gathers() const { return num_gathers_; }
-  [[nodiscard]] std::int64_t num_reductions() const { return num_reductions_; }
+  [[nodiscard]] std::int64_t num_gathers() const { return gathers_.num_gathers(); }
+  [[nodiscard]] std::int64_t num_reductions() const { return flow_.num_reductions(); }
 
   // The following functions are for parallelize_fsdp and for units.
   FsdpUnit& add_unit(std::string name, std::vector<std::unique_ptr<FlatGroup>> groups, bool stays_gathered);
@@ -96,75 +97,28 @@ class FsdpRuntime final : public GradientReduction,
   // end_backward() is called when the gradients of its parameters are complete.
   void begin_backward(const UnitOrder::Call& call);
   void end_backward(const UnitOrder::Call& call);
-  void provide_gradients(FsdpUnit& unit);  // gives the unit memory for its full gradient
+  void provide_gradients(FsdpUnit& unit) { flow_.provide_memory(unit); }
   // Collective. Called when the gradient of a unit's parameter is complete.
-  void gradient_arrived() {
-    if (pass_.part == BackwardPart::kWeight) reduce_waiting(/*all=*/false);
-  }
+  void gradient_arrived() { flow_.reduce_waiting(/*all=*/false); }
 
  private:
-  struct Entry {
-    std::unique_ptr<FsdpUnit> unit;
-    std::optional<std::size_t> arena_index;  // unset: the unit stays gathered, in own_memory
-    at::Tensor own_memory;
-    StreamEvent ready;  // the end of the last gather
-    bool in_backward = false;
-    bool is_used = false;         // by a forward with a backward in this step
-    bool owes_reduction = false;  // such a forward, or the first half of a backward, came after its last reduction
-  };
-  // The communication between the ranks over which some groups are sharded.
-  struct Exchange {
-    std::shared_ptr<Communicator> ranks;
-    std::int64_t slice_bytes = 0;  // of the parameters of all these groups
-    std::shared_ptr<ShardGather> gather;
-    std::shared_ptr<ShardReduce> reduce;
-  };
-  void make_exchanges();
-  [[nodiscard]] Exchange& exchange_of(const FlatGroup& group);
-  [[nodiscard]] std::int64_t slot_bytes(const Exchange& exchange) const;
-  void open_gradient_slots();
-  void close_exchanges();
-  void begin_reading();
-  void end_reading();
   void check_ready(const FsdpUnit& unit) const;
-  void gather(std::size_t index);  // does nothing if the unit is gathered
-  void release(std::size_t index);
   void step_back();
   void finish_backward(std::size_t index);
-  void begin_weight_gradients();
   void end_calls();  // passes those that backward has left out
-  [[nodiscard]] bool reduces_now() const {
-    return pass_.part != BackwardPart::kInput && (pass_.is_last || !*config_.reduce_on_last_microbatch);
-  }
-  void reduce(std::size_t index);
-  void reduce_rest();
-  void reduce_waiting(bool all);
-  void compare_ranks();
 
   FsdpConfig config_;
   std::optional<Logger> log_;
-  std::vector<Entry> entries_;
-  std::vector<Exchange> exchanges_;                      // one for each set of ranks, in the order of first use
-  std::vector<std::shared_ptr<Communicator>> replicas_;  // over which some groups are replicated, in the same order
-  std::optional<GatherArena> arena_;                     // set by materialize()
-  std::optional<SideStream> gather_stream_;
-  std::optional<SideStream> reduce_stream_;
-  at::Device device_ = at::kCPU;
-
-  UnitOrder order_;
-  OrderPrint step_;          // of the communication over exchanges_ in this step
-  OrderPrint last_;          // of the communication over replicas_, which happens in the last microbatch only
-  at::Tensor disagreement_;  // of the step
+  FsdpUnits units_;
+  std::vector<bool> in_backward_;  // of each unit
+  ShardExchanges exchanges_;
   StagePass pass_ = {.is_last = true};  // that runs, or ran last
-  std::size_t num_waiting_ = 0;         // units that a second half has yet to reduce: the first ones of entries_
-  bool is_reading_ = false;             // ranks may read each other's slices
-
-  GradientSlots gradient_slots_;  // a unit has a slot from the beginning of its backward to its reduction
-  StreamEvent reduced_;           // the end of the last reduction
+  UnitOrder order_;
+  OrderPrint print_;  // of the communication in this step
+  UnitGathers gathers_{units_, exchanges_, print_};
+  GradientFlow flow_{units_, exchanges_, print_, *config_.reduce_on_last_microbatch};
   bool is_offloaded_ = false;
   OffloadedTensors offloaded_;
-  std::int64_t num_gathers_ = 0;
-  std::int64_t num_reductions_ = 0;
 };
 
 }  // namespace d9d

@@ -76,5 +76,6 @@ class FsdpUnit {
   std::vector<OpenCall> open_calls_;       // the outermost first
   std::vector<GradientHookHandle> hooks_;  // of the parameters; last, because they use the members above
 };
+using FsdpUnits = std::vector<std::unique_ptr<FsdpUnit>>;
 
 }  // namespace d9d

@@ -1,0 +1,94 @@
+// The gradients of the units of a stage, from the first product to the sum over ranks: the memory of full gradients,
+// and when each unit is reduced.
+//
+// Example
+//   GradientFlow flow(units, exchanges, print, /*reduces_on_last=*/false);
+//   flow.materialize(device);
+//   flow.begin(pass);
+//   flow.use(unit);                                // a forward uses its parameters
+//   flow.take_slot(unit);                          // its backward begins
+//   flow.finish(unit);                             // ... and has ended: reduces it, if this pass reduces
+//   flow.reduce_rest();                            // at the end of the pass
+//   flow.wait();
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/base/log.h"
+#include "d9d/core/device/side_stream.h"
+#include "d9d/modules/gradient_reduction.h"
+#include "d9d/parallelism/fsdp/gradient_slots.h"
+#include "d9d/parallelism/fsdp/order_print.h"
+#include "d9d/parallelism/fsdp/shard_exchanges.h"
+
+namespace d9d {
+
+// Units are identified by their index.
+class GradientFlow {
+ public:
+  // All are borrowed. print: gets the reductions. reduces_on_last: FsdpConfig::reduce_on_last_microbatch.
+  GradientFlow(const FsdpUnits& units, const ShardExchanges& exchanges, OrderPrint& print, bool reduces_on_last)
+      : units_(units), exchanges_(exchanges), print_(print), reduces_on_last_(reduces_on_last) {}
+
+  void materialize(at::Device device);
+  // Throws StateError if memory for gradients of another dtype is allocated.
+  void set_gradient_dtype(std::optional<Dtype> dtype);
+  // Collective at its first call and after close(): allocates the slots. log: gets one line per exchange.
+  void open_slots(const std::optional<Logger>& log);
+
+  void begin(const StagePass& pass);
+  void use(std::size_t unit) { uses_[unit] = {.in_step = true, .owes_reduction = true}; }
+  // Slots are taken where a backward begins and not when a gradient is computed, so that all ranks take slots for the
+  // same units. The memory of a gradient decides how it is reduced (ShardReduce), which must be the same on all ranks.
+  void take_slot(std::size_t unit);
+  void provide_memory(FsdpUnit& unit);  // for its full gradient
+  // The following are collective. finish(): the backward of the unit has ended.
+  void finish(std::size_t unit);
+  // In the second half of a split backward, whose products run in the order of backward: reduces the units whose
+  // gradients are complete, or all. All ranks reduce in this order, whichever gradient is complete first.
+  void reduce_waiting(bool all);
+  // Reduces what this pass has left; after the last pass of a step also over replicas, and compares the ranks.
+  void reduce_rest();
+
+  void wait() const { reduced_.wait(); }  // makes the current stream wait for the last reduction
+  void clear();
+  void abandon() { slots_.abandon(); }
+  void free_slots() { slots_.clear(); }
+  void close();  // collective
+  // GradientReduction::disagreement() of the step.
+  [[nodiscard]] const at::Tensor& disagreement() const { return disagreement_; }
+  [[nodiscard]] std::int64_t num_reductions() const { return num_reductions_; }
+
+ private:
+  struct Use {
+    bool in_step = false;         // by a forward with a backward
+    bool owes_reduction = false;  // such a forward, or the first half of a backward, came after its last reduction
+  };
+  [[nodiscard]] std::int64_t slot_bytes(const ShardExchange& exchange) const;
+  [[nodiscard]] bool reduces_now() const {
+    return pass_.part != BackwardPart::kInput && (pass_.is_last || !reduces_on_last_);
+  }
+  void reduce(std::size_t unit);
+  void compare_ranks();
+
+  const FsdpUnits& units_;
+  const ShardExchanges& exchanges_;
+  OrderPrint& print_;
+  const bool reduces_on_last_;
+  at::Device device_ = at::kCPU;
+  std::vector<Use> uses_;  // of each unit
+  std::optional<SideStream> stream_;
+  OrderPrint last_;                     // of the reductions in the last microbatch, which replicas share
+  StagePass pass_ = {.is_last = true};  // that runs, or ran last
+  std::size_t num_waiting_ = 0;         // units that a second half has yet to reduce: the first ones
+  GradientSlots slots_;                 // a unit has a slot from the beginning of its backward to its reduction
+  StreamEvent reduced_;                 // the end of the last reduction
+  at::Tensor disagreement_;
+  std::int64_t num_reductions_ = 0;
+};
+
+}  // namespace d9d
