@@ -8,8 +8,8 @@
 #include <benchmark/benchmark.h>
 
 #include "d9d/base/io/atomic_file.h"
+#include "d9d/data/build/token_stream.h"
 #include "d9d/data/source/tokenized_documents.h"
-#include "d9d/data/token_stream.h"
 
 namespace d9d {
 namespace {

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/core/launch/launch.h"
-#include "d9d/data/token_stream.h"
+#include "d9d/data/build/token_stream.h"
 #include "d9d/tokenizer/tokenizer.h"
 
 namespace d9d {

@@ -8,7 +8,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
-#include "d9d/data/token_stream.h"
+#include "d9d/data/build/token_stream.h"
 
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/io_faults.h"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/config/record_json.h"
-#include "d9d/data/token_stream.h"
+#include "d9d/data/build/token_stream.h"
 
 #include "tests/data/cache_home.h"
 #include "tests/support/io_faults.h"

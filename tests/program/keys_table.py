@@ -68,7 +68,7 @@ def tests(path, test):
 
 
 def loader_rows():
-    sampler, stream = "tests/data/order/global_batch_sampler_test.cpp", "tests/data/token_stream_test.cpp"
+    sampler, stream = "tests/data/order/global_batch_sampler_test.cpp", "tests/data/build/token_stream_test.cpp"
     return {
         "global_batch_size": Row(16, look=numbers),
         "microbatch_size": Row(3, look=refused("global_batch_size", "microbatch_size")),
@@ -85,8 +85,8 @@ def loader_rows():
 
 def data_rows():
     """Keys of sources and views. Other kinds and the sources of mixtures share them (keys_test.py)."""
-    kinds, cache = "tests/data/token_stream_kinds_test.cpp", "tests/data/text/token_cache_test.cpp"
-    text = "tests/data/token_stream_text_test.cpp"
+    kinds, cache = "tests/data/build/token_stream_kinds_test.cpp", "tests/data/text/token_cache_test.cpp"
+    text = "tests/data/build/token_stream_text_test.cpp"
     tokenised, streamed = tests(text, "Is_tokenised_as_the_keys_say"), tests(text, "Is_the_stream_that_the_keys_describe")
     every_document = tests(kinds, "Have_every_document_once_in_a_pass")
     return {
@@ -111,7 +111,7 @@ def data_rows():
         "data[jsonl].chat_template": tests(kinds, "Predict_what_the_assistant_of_a_conversation_says"),
         "data[arrow].split": tests(text, "Is_that_of_the_split_in_folders_of_datasets"),
         "data[tokens].end_of_document": every_document,
-        "data[mixture].sources": tests("tests/data/view/dataset_views_test.cpp",
+        "data[mixture].sources": tests("tests/data/sequences/dataset_views_test.cpp",
                                        "Ends_before_a_source_begins_again_and_goes_on_in_the_next_epoch"),
         "data[mixture].sources[].weight": tests(kinds, "Refuse_the_position_of_another_order"),
         "data[mixture].sources[].source": tests(kinds, "Have_the_same_samples_in_a_step_on_any_number_of_ranks_and_workers"),

@@ -13,7 +13,7 @@
 #include "d9d/base/interrupt.h"
 #include "d9d/base/progress/progress_bar.h"
 #include "d9d/core/launch/launch.h"
-#include "d9d/data/build_documents.h"
+#include "d9d/data/build/build_documents.h"
 #include "d9d/data/text/tokenize_rows.h"
 
 #include "tools/tokenize/options.h"

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "d9d/data/config.h"
+#include "d9d/data/build/config.h"
 
 namespace d9d::tokenize {
 

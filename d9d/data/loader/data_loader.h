@@ -24,7 +24,7 @@
 #include "d9d/base/log.h"
 #include "d9d/data/loader/ordered_workers.h"
 #include "d9d/data/order/global_batch_sampler.h"
-#include "d9d/data/view/dataset.h"
+#include "d9d/data/sequences/dataset.h"
 
 namespace d9d {
 

@@ -9,10 +9,10 @@
 #include <memory>
 #include <utility>
 
+#include "d9d/data/sequences/packed_dataset.h"
 #include "d9d/data/text/text_encoder.h"
 #include "d9d/data/text/text_rows.h"
 #include "d9d/data/text/tokenize_rows.h"
-#include "d9d/data/view/packed_dataset.h"
 
 namespace d9d {
 

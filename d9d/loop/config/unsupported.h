@@ -13,7 +13,7 @@
 namespace d9d {
 
 // Each throws ConfigError for the first setting that is not supported. Messages name keys below `trainer` and
-// `optimizer`. (Data sources are rejected where they are read: data/token_stream.h.)
+// `optimizer`. (Data sources are rejected where they are read: data/build/token_stream.h.)
 void refuse_unsupported(const TrainerConfig& trainer);
 void refuse_unsupported(const OptimizerConfig& optimizer);
 

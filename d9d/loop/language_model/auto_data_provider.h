@@ -13,7 +13,7 @@
 #include <optional>
 #include <utility>
 
-#include "d9d/data/token_stream.h"
+#include "d9d/data/build/token_stream.h"
 #include "d9d/loop/task/providers.h"
 
 namespace d9d {

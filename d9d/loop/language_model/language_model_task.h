@@ -11,7 +11,7 @@
 
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/core/mesh/device_mesh.h"
-#include "d9d/data/view/token_sample.h"
+#include "d9d/data/sequences/token_sample.h"
 #include "d9d/loop/task/task.h"
 #include "d9d/metrics/metric.h"
 #include "d9d/models/decoder/decoder_with_head.h"

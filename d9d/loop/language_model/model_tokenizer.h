@@ -13,7 +13,7 @@
 #include <string>
 
 #include "d9d/core/dist_context/dist_context.h"
-#include "d9d/data/config.h"
+#include "d9d/data/build/config.h"
 
 namespace d9d {
 

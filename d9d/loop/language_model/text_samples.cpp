@@ -1,8 +1,8 @@
 #include "d9d/loop/language_model/text_samples.h"
 
 #include "d9d/base/check.h"
+#include "d9d/data/build/text_form.h"
 #include "d9d/data/text/text_encoder.h"
-#include "d9d/data/text_form.h"
 #include "d9d/models/decoder/generate_text.h"
 #include "d9d/tokenizer/chat/encode_chat.h"
 

@@ -18,7 +18,7 @@
 
 #include "d9d/base/record.h"
 #include "d9d/core/dist_context/dist_context.h"
-#include "d9d/data/config.h"
+#include "d9d/data/build/config.h"
 #include "d9d/loop/language_model/auto_data_provider.h"
 #include "d9d/models/decoder/token_model.h"
 #include "d9d/tokenizer/tokenizer.h"

@@ -1,11 +1,11 @@
 // Pack streams and loaders.
 #include <ATen/core/Tensor.h>
 
+#include "d9d/data/build/make_pack_stream.h"
 #include "d9d/data/loader/data_loader.h"
-#include "d9d/data/make_pack_stream.h"
 #include "d9d/data/pack/as_pack_stream.h"
 #include "d9d/data/pack/fixed_count_packer.h"
-#include "d9d/data/view/stack_samples.h"
+#include "d9d/data/sequences/stack_samples.h"
 
 using Batch = at::Tensor;
 using Sample = std::vector<std::int64_t>;

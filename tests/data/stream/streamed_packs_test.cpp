@@ -8,8 +8,8 @@
 #include "d9d/base/check.h"
 #include "d9d/data/text/jsonl_rows.h"
 
+#include "tests/data/sequences/sample_values.h"
 #include "tests/data/source/source_test.h"
-#include "tests/data/view/sample_values.h"
 
 namespace d9d::streamed_packs_test {
 namespace {

@@ -9,7 +9,7 @@
 #include "d9d/base/check.h"
 #include "d9d/blocks/regularization/dropout.h"
 #include "d9d/core/error/error_place.h"
-#include "d9d/data/make_pack_stream.h"
+#include "d9d/data/build/make_pack_stream.h"
 
 #include "tests/loop/run/toy_job.h"
 #include "tests/support/ranks.h"

@@ -8,7 +8,7 @@
 #include "d9d/base/config/json_text.h"
 #include "d9d/blocks/head/head_config.h"
 #include "d9d/core/mesh/device_mesh_parameters.h"
-#include "d9d/data/config.h"
+#include "d9d/data/build/config.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/lr_scheduler/config.h"
 #include "d9d/models/qwen3_moe/config.h"

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/core/launch/launch.h"
-#include "d9d/data/make_pack_stream.h"
+#include "d9d/data/build/make_pack_stream.h"
 
 #include "tests/loop/run/toy_job.h"
 #include "tests/support/program.h"

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/core/tree/tree.h"
-#include "d9d/data/view/token_sample.h"
+#include "d9d/data/sequences/token_sample.h"
 #include "d9d/models/decoder/decoder_with_head.h"
 
 #include "tests/support/block_oracle.h"

@@ -1,0 +1,50 @@
+// Builds the documents of a data source from its configuration.
+//
+// Example
+//   const auto documents = build_documents(source, {.vocabulary_size = 151936});
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "d9d/base/log.h"
+#include "d9d/data/build/config.h"
+#include "d9d/data/source/token_documents.h"
+#include "d9d/data/text/text_encoder.h"
+#include "d9d/data/text/text_rows.h"
+#include "d9d/data/text/tokenize_rows.h"
+
+namespace d9d {
+
+struct DocumentOptions {
+  std::int64_t vocabulary_size = 0;  // of the model; every token id must be smaller
+  bool shows_progress = false;       // shows a bar on stderr while tokenising
+  Logger log = Logger();             // for work that one rank does for all ranks: tokenising
+  Logger shared_log = Logger();      // for findings that are the same on all ranks
+};
+
+// Opens the documents of a source; rows of text are tokenised unless the cache has them already (cached_documents).
+// Text that is configured without a tokenizer and without an end_of_document is read directly as bytes. Throws the
+// ConfigError or IoError of the source's reader, and ConfigError if the vocabulary is too small for the tokenizer or
+// for bytes, or if the tokenizer has no token with the text end_of_document.
+[[nodiscard]] std::shared_ptr<const TokenDocuments> build_documents(const SourceConfig& config,
+                                                                    const DocumentOptions& options);
+// The first use_samples rows of the dataset, shuffled with shuffle_seed as in the example of the reference, d9d 0.16.
+[[nodiscard]] std::shared_ptr<const TokenDocuments> build_documents(const DatasetDataConfig& config,
+                                                                    const DocumentOptions& options);
+
+// The rows of a source together with their encoder and options, for tokenising them while the job runs (StreamedPacks).
+// Warns in `log` of settings that are probably unintended. Throws ConfigError for sources of tokens.
+struct TokenisableRows {
+  std::shared_ptr<const TextRows> rows;
+  std::shared_ptr<const TextEncoder> encoder;
+  TokenizeOptions options = {};
+};
+[[nodiscard]] TokenisableRows build_rows(const SourceConfig& config, std::int64_t vocabulary_size,
+                                         const Logger& log = Logger());
+
+// The token that the concatenated view puts between two documents of a source. Only text that is read as bytes has one,
+// because its files have no token that ends a document.
+[[nodiscard]] std::optional<std::int64_t> document_separator(const SourceConfig& config);
+
+}  // namespace d9d

@@ -1,0 +1,48 @@
+// Describes how the data of a job turns text into tokens, so that prompts can be encoded in the same way.
+//
+// Example
+//   const std::optional<d9d::TextForm> form = d9d::text_form(config.data);
+//   if (form && form->tokenizer) prompt = Tokenizer::from_file(*form->tokenizer).encode(text).ids;
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "d9d/data/build/config.h"
+#include "d9d/tokenizer/chat/chat_template.h"
+#include "d9d/tokenizer/tokenizer.h"
+
+namespace d9d {
+
+struct TextForm {
+  std::optional<std::filesystem::path> tokenizer = {};  // unset: tokens are bytes
+  bool add_special_tokens = false;
+  std::optional<std::string> end_of_document = {};
+  std::optional<ChatFamily> chat = {};  // chat template, if rows are conversations
+
+  friend bool operator==(const TextForm&, const TextForm&) = default;
+};
+
+// The common form of all sources; nullopt for files of token ids, and for mixtures whose sources differ. Throws the
+// errors of chat_family().
+[[nodiscard]] std::optional<TextForm> text_form(const DataConfig& config);
+
+// The form of one source, and the forms of all sources of text, in order.
+[[nodiscard]] std::optional<TextForm> text_form(const SourceConfig& config);
+[[nodiscard]] std::vector<TextForm> text_forms(const DataConfig& config);
+
+// tokenizer_of() returns the tokenizer of a form, or a byte tokenizer; tokenizer_name() its name for messages
+// ("'Qwen3-0.6B/tokenizer.json'", "bytes"). Throws the errors of check_tokenizer_file() and Tokenizer::from_file().
+[[nodiscard]] Tokenizer tokenizer_of(const TextForm& form);
+[[nodiscard]] std::string tokenizer_name(const TextForm& form);
+
+// Throws ConfigError that names the key "tokenizer" of the data if the file does not exist or is a folder.
+void check_tokenizer_file(const std::filesystem::path& path);
+
+// The template of a source of conversations: the configured one, or else chat_family_beside() its tokenizer. Throws the
+// errors of chat_family_beside().
+[[nodiscard]] ChatFamily chat_family(const ColumnsConfig& conversations);
+
+}  // namespace d9d

@@ -1,0 +1,48 @@
+// Concatenates documents and splits them into sequences of one length for next-token prediction.
+//
+// Example
+//   const auto dataset = text_dataset({"corpus/*.txt"}, 1024);           // bytes as tokens: vocabulary 256
+//   const TokenSample sample = dataset->get(17);                         // tokens 17*1024 .. 18*1024 of the corpus
+//
+// Sample i reads tokens [i*S, i*S + S]: S inputs and, shifted by one, S labels. Adjacent samples share one token, so
+// that every token except the first of the corpus is predicted once. Tokens at the end that do not fill a sequence are
+// dropped. A sequence may begin within a document and contain several documents, which attend to each other.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "d9d/data/sequences/dataset.h"
+#include "d9d/data/sequences/token_row.h"
+#include "d9d/data/sequences/token_sample.h"
+#include "d9d/data/source/token_corpus.h"
+
+namespace d9d {
+
+class TokenDataset final : public Dataset<TokenSample> {
+ public:
+  // Throws ConfigError unless sequence_length >= 1 and the row has at least sequence_length + 1 tokens.
+  TokenDataset(TokenRow row, std::int64_t sequence_length);
+
+  [[nodiscard]] std::int64_t size() const override { return (row_.size() - 1) / sequence_length_; }
+  // Sequences of S = sequence_length. Throws IoError if the documents have an id outside the vocabulary.
+  [[nodiscard]] TokenSample get(std::int64_t index) const override;
+
+ private:
+  TokenRow row_;
+  std::int64_t sequence_length_;
+};
+
+// Text files with their bytes as tokens 0..255. Each file is a document; files are in path order, with a token 0
+// between them.
+inline constexpr std::int64_t kByteVocabularySize = 256;
+inline constexpr std::int64_t kDocumentSeparator = 0;
+[[nodiscard]] std::unique_ptr<TokenDataset> text_dataset(const std::vector<std::string>& patterns,
+                                                         std::int64_t sequence_length);
+
+// Files of token ids in the given `format`, in path order. Document separators, if any, are part of the files.
+[[nodiscard]] std::unique_ptr<TokenDataset> token_file_dataset(const std::vector<std::string>& patterns,
+                                                               TokenFormat format, std::int64_t sequence_length);
+
+}  // namespace d9d
