@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "d9d/base/check.h"
-#include "d9d/data/build/text_form.h"
+#include "d9d/data/build/text_format.h"
 #include "d9d/data/sequences/token_dataset.h"
 #include "d9d/data/source/match_files.h"
 #include "d9d/data/source/megatron_documents.h"

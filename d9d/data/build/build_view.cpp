@@ -14,10 +14,10 @@ namespace {
 
 using Documents = std::shared_ptr<const TokenDocuments>;
 
-UsableDocuments usable(Documents documents, const DocumentRules& rules, const Logger& log) {
+FilteredDocuments filtered(Documents documents, const DocumentRules& rules, const Logger& log) {
   const std::int64_t num_documents = documents->size();
   const std::string described = documents->describe();
-  UsableDocuments result(std::move(documents), rules);
+  FilteredDocuments result(std::move(documents), rules);
   D9D_CHECK(result.size() > 0, ConfigError, "[data::build_view] expected a document of 2 to ", rules.max_positions + 1,
             " tokens, got none among the ", num_documents, " of ", described,
             ". Check the files, or the length of sequences.");
@@ -41,21 +41,22 @@ UsableDocuments usable(Documents documents, const DocumentRules& rules, const Lo
 }
 
 TokenView view_of(const ConcatenatedViewConfig&, Documents documents, std::int64_t length, const ViewOptions& options) {
-  return {.dataset = std::make_shared<const TokenDataset>(TokenRow(std::move(documents), options.separator), length)};
+  return {.dataset = std::make_shared<const TokenDataset>(ConcatenatedTokens(std::move(documents), options.separator),
+                                                          length)};
 }
 
 TokenView view_of(const DocumentsViewConfig& config, Documents documents, std::int64_t length,
                   const ViewOptions& options) {
   auto dataset = std::make_shared<const DocumentDataset>(
-      usable(std::move(documents), {.max_positions = length, .too_long = config.long_documents}, options.log));
+      filtered(std::move(documents), {.max_positions = length, .too_long = config.long_documents}, options.log));
   if (config.sort_buffer_size == 0) return {.dataset = std::move(dataset)};
   const BufferSortedOrder::Options order{.buffer_size = config.sort_buffer_size,
-                                         .pack_size = options.global_batch_size,
+                                         .batch_size = options.global_batch_size,
                                          .seed = options.seed,
                                          .shuffle = options.shuffle};
   return {.dataset = std::make_shared<const BufferSortedDataset<DocumentDataset>>(std::move(dataset), order),
           .order = cat("sorted by lengths of at most ", length, " (", enum_name(config.long_documents),
-                       ") in buffers of ", order.buffer_size, ", packs of ", order.pack_size, ", seed ", order.seed,
+                       ") in buffers of ", order.buffer_size, ", packs of ", order.batch_size, ", seed ", order.seed,
                        order.shuffle ? ", shuffled" : ""),
           .shuffles_itself = true};
 }
@@ -64,7 +65,7 @@ TokenView view_of(const PackedViewConfig& config, Documents documents, std::int6
                   const ViewOptions& options) {
   const PackingOptions packing{.buffer_size = config.buffer_size, .seed = options.seed, .shuffle = options.shuffle};
   return {.dataset = std::make_shared<const PackedDataset>(
-              usable(std::move(documents), {.max_positions = length, .too_long = config.long_documents}, options.log),
+              filtered(std::move(documents), {.max_positions = length, .too_long = config.long_documents}, options.log),
               packing),
           .order = cat("packed to ", length, " (", enum_name(config.long_documents), ") in buffers of ",
                        packing.buffer_size, packing.shuffle ? cat(", seed ", packing.seed) : ""),
@@ -88,15 +89,15 @@ TokenView build_view(Documents documents, const SequenceConfig& config, const Vi
 }
 
 TokenView build_reference_view(Documents documents, const ReferenceViewOptions& options) {
-  auto dataset = std::make_shared<const DocumentDataset>(usable(
+  auto dataset = std::make_shared<const DocumentDataset>(filtered(
       std::move(documents), {.max_positions = options.max_positions, .too_short = ShortDocuments::kKeep}, Logger()));
   const BufferSortedOrder::Options order{.buffer_size = options.presort_buffer_size,
-                                         .pack_size = options.global_batch_size,
+                                         .batch_size = options.global_batch_size,
                                          .seed = options.seed,
                                          .shuffle = options.shuffle,
                                          .order = BufferOrder::kLegacy};
   return {.dataset = std::make_shared<const BufferSortedDataset<DocumentDataset>>(std::move(dataset), order),
-          .order = cat("as 0.16 in buffers of ", order.buffer_size, ", packs of ", order.pack_size, ", seed ",
+          .order = cat("as 0.16 in buffers of ", order.buffer_size, ", packs of ", order.batch_size, ", seed ",
                        order.seed, order.shuffle ? ", shuffled" : ""),
           .shuffles_itself = true};
 }

@@ -20,9 +20,11 @@ namespace d9d {
 
 struct TokenView {
   std::shared_ptr<const Dataset<TokenSample>> dataset;
-  std::string order = {};        // names the view's internal order (GlobalBatchSampler::Options::dataset_order)
-  bool shuffles_itself = false;  // the reader must not shuffle it again
-  bool is_packed = false;        // samples have packed_lengths
+  // Names the view's internal order (GlobalBatchSampler::Options::dataset_order). A job that resumes compares it with
+  // the saved one, so its words must not change.
+  std::string order = {};
+  bool shuffles_itself = false;                 // the reader must not shuffle it again
+  bool is_packed = false;                       // samples have packed_lengths
   std::vector<DocumentsIdentity> sources = {};  // identity of the documents, by source of a mixture
 };
 
@@ -30,7 +32,7 @@ struct ViewOptions {
   std::uint64_t seed = 0;
   bool shuffle = false;
   std::int64_t global_batch_size = 1;
-  std::optional<std::int64_t> separator = {};  // TokenRow
+  std::optional<std::int64_t> separator = {};  // ConcatenatedTokens
   Logger log = Logger();                       // reports documents that are left out or truncated
 };
 

@@ -16,7 +16,7 @@
 #include "d9d/base/rounding.h"
 #include "d9d/data/build/build_documents.h"
 #include "d9d/data/build/build_view.h"
-#include "d9d/data/build/text_form.h"
+#include "d9d/data/build/text_format.h"
 #include "d9d/data/sequences/mixture_dataset.h"
 #include "d9d/data/sequences/shuffled_dataset.h"
 #include "d9d/data/stream/streamed_packs.h"
@@ -118,15 +118,15 @@ std::optional<std::uint32_t> id_of_two_texts(const Tokenizer& one, const Tokeniz
 // A tokenizer, and the first source that uses it.
 struct SourceTokenizer {
   std::size_t source;
-  TextForm form;
+  TextFormat format;
 };
 
 std::vector<SourceTokenizer> different_tokenizers(const MixtureDataConfig& config) {
   std::vector<SourceTokenizer> all;
   for (std::size_t i = 0; i < config.sources.size(); ++i) {
-    const std::optional<TextForm> form = text_form(config.sources[i].source);
-    const auto is_same = [&](const SourceTokenizer& other) { return other.form.tokenizer == form->tokenizer; };
-    if (form && std::ranges::none_of(all, is_same)) all.push_back({.source = i, .form = *form});
+    const std::optional<TextFormat> format = text_format(config.sources[i].source);
+    const auto is_same = [&](const SourceTokenizer& other) { return other.format.tokenizer == format->tokenizer; };
+    if (format && std::ranges::none_of(all, is_same)) all.push_back({.source = i, .format = *format});
   }
   return all;
 }
@@ -137,8 +137,8 @@ void check_same_tokenizer(const MixtureDataConfig& config, const Logger& log) {
   const std::vector<SourceTokenizer> all = different_tokenizers(config);
   if (all.size() < 2) return;
   std::vector<Tokenizer> tokenizers;
-  for (const SourceTokenizer& each : all) tokenizers.push_back(tokenizer_of(each.form));
-  const auto place = [&](std::size_t i) { return cat(tokenizer_name(all[i].form), " in source ", all[i].source); };
+  for (const SourceTokenizer& each : all) tokenizers.push_back(tokenizer_of(each.format));
+  const auto place = [&](std::size_t i) { return cat(tokenizer_name(all[i].format), " in source ", all[i].source); };
   for (std::size_t i = 1; i < all.size(); ++i) {
     for (std::size_t before = 0; before < i; ++before) {
       const auto id = id_of_two_texts(tokenizers[before], tokenizers[i]);

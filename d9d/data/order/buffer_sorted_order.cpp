@@ -27,12 +27,12 @@ std::vector<std::int64_t> permuted(const std::vector<std::int64_t>& items, std::
 }  // namespace
 
 BufferSortedOrder::BufferSortedOrder(Options options) : options_(std::move(options)) {
-  D9D_CHECK(options_.size >= 1 && options_.buffer_size >= 1 && options_.pack_size >= 1, ConfigError,
-            "[data::BufferSortedOrder] expected size, buffer_size and pack_size >= 1, got ", options_.size, ", ",
-            options_.buffer_size, " and ", options_.pack_size, ". Correct them.");
-  D9D_CHECK(options_.order == BufferOrder::kLegacy || options_.buffer_size % options_.pack_size == 0, ConfigError,
-            "[data::BufferSortedOrder] expected buffer_size to be a multiple of pack_size = ", options_.pack_size,
-            ", got ", options_.buffer_size, ". Change one of the two: a batch would have items of two packs.");
+  D9D_CHECK(options_.size >= 1 && options_.buffer_size >= 1 && options_.batch_size >= 1, ConfigError,
+            "[data::BufferSortedOrder] expected size, buffer_size and batch_size >= 1, got ", options_.size, ", ",
+            options_.buffer_size, " and ", options_.batch_size, ". Correct them.");
+  D9D_CHECK(options_.order == BufferOrder::kLegacy || options_.buffer_size % options_.batch_size == 0, ConfigError,
+            "[data::BufferSortedOrder] expected buffer_size to be a multiple of batch_size = ", options_.batch_size,
+            ", got ", options_.buffer_size, ". Change one of the two: a batch would have items of two buffers.");
 }
 
 std::int64_t BufferSortedOrder::operator()(std::int64_t index, std::int64_t epoch) const {
@@ -62,16 +62,16 @@ BufferSortedOrder::Items BufferSortedOrder::keyed(std::int64_t epoch, std::int64
   for (const std::int64_t item : permuted(items, seed, stream++)) by_key.emplace_back(options_.sort_key(item), item);
   std::ranges::stable_sort(by_key, {}, &std::pair<std::int64_t, std::int64_t>::first);
 
-  const std::int64_t num_full = std::ssize(items) / options_.pack_size;
-  Items pack_order(static_cast<std::size_t>(num_full));
-  std::iota(pack_order.begin(), pack_order.end(), 0);
-  pack_order = permuted(pack_order, seed, stream++);
-  if (std::ssize(items) % options_.pack_size != 0) pack_order.push_back(num_full);
+  const std::int64_t num_full = std::ssize(items) / options_.batch_size;
+  Items batch_order(static_cast<std::size_t>(num_full));
+  std::iota(batch_order.begin(), batch_order.end(), 0);
+  batch_order = permuted(batch_order, seed, stream++);
+  if (std::ssize(items) % options_.batch_size != 0) batch_order.push_back(num_full);
   Items result;
-  for (const std::int64_t pack : pack_order) {
+  for (const std::int64_t batch : batch_order) {
     Items members;
-    const std::int64_t first = pack * options_.pack_size;
-    const std::int64_t last = std::min(first + options_.pack_size, std::ssize(by_key));
+    const std::int64_t first = batch * options_.batch_size;
+    const std::int64_t last = std::min(first + options_.batch_size, std::ssize(by_key));
     for (std::int64_t i = first; i < last; ++i) members.push_back(by_key[i].second);
     std::ranges::copy(permuted(members, seed, stream++), std::back_inserter(result));
   }
@@ -93,16 +93,16 @@ BufferSortedOrder::Items BufferSortedOrder::legacy(std::int64_t buffer) const {
       sorted.emplace_back(options_.sort_key(item), draw, item);
     }
     std::ranges::sort(sorted);
-    std::vector<Items> packs;
+    std::vector<Items> batches;
     for (std::size_t i = 0; i < sorted.size(); ++i) {
-      if (i % static_cast<std::size_t>(options_.pack_size) == 0) packs.emplace_back();
-      packs.back().push_back(std::get<2>(sorted[i]));
+      if (i % static_cast<std::size_t>(options_.batch_size) == 0) batches.emplace_back();
+      batches.back().push_back(std::get<2>(sorted[i]));
     }
-    legacy_random_->shuffle(std::span(packs));
+    legacy_random_->shuffle(std::span(batches));
     result.clear();
-    for (Items& pack : packs) {
-      legacy_random_->shuffle(std::span(pack));
-      std::ranges::copy(pack, std::back_inserter(result));
+    for (Items& batch : batches) {
+      legacy_random_->shuffle(std::span(batch));
+      std::ranges::copy(batch, std::back_inserter(result));
     }
   }
   return result;

@@ -2,15 +2,15 @@
 // computed one buffer at a time.
 //
 // Example
-//   BufferSortedOrder order({.size = dataset.size(), .sort_key = lengths, .buffer_size = 1024, .pack_size = 64,
+//   BufferSortedOrder order({.size = dataset.size(), .sort_key = lengths, .buffer_size = 1024, .batch_size = 64,
 //                            .seed = 1337, .shuffle = true});
 //   const std::int64_t sample = order(/*index=*/17, /*epoch=*/0);
 //
 // Buffer b consists of the items at [b * buffer_size, (b + 1) * buffer_size) of the dataset or, with `shuffle`, of a
-// permutation that depends on (seed, epoch). They are sorted by key, with ties in random order, and split into packs of
-// pack_size. Then the packs are shuffled, and the items within each pack. Items that do not fill a pack stay at the end
-// of their buffer, so packs are global batches if pack_size is the global batch size. All random choices are functions
-// of (seed, epoch, buffer).
+// permutation that depends on (seed, epoch). They are sorted by key, with ties in random order, and split into batches
+// of batch_size. Then the batches are shuffled, and the items within each batch. Items that do not fill a batch stay at
+// the end of their buffer, so batches are global batches if batch_size is the global batch size. All random choices are
+// functions of (seed, epoch, buffer).
 #pragma once
 
 #include <cstdint>
@@ -39,14 +39,14 @@ class BufferSortedOrder {
     std::int64_t size = 0;
     std::function<std::int64_t(std::int64_t)> sort_key;  // sort key of an item; called concurrently
     std::int64_t buffer_size = 1;
-    std::int64_t pack_size = 1;
+    std::int64_t batch_size = 1;
     std::uint64_t seed = 0;
     bool shuffle = false;  // each epoch assigns items to buffers anew; no effect in the legacy epoch 0
     BufferOrder order = BufferOrder::kKeyed;
   };
 
-  // Throws ConfigError unless size, buffer_size and pack_size are positive and, in keyed order, buffer_size is a
-  // multiple of pack_size.
+  // Throws ConfigError unless size, buffer_size and batch_size are positive and, in keyed order, buffer_size is a
+  // multiple of batch_size.
   explicit BufferSortedOrder(Options options);
 
   // The item at `index` in `epoch`; expects 0 <= index < size. Thread-safe. Sorts a buffer unless it is one of the few

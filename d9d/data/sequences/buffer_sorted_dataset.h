@@ -2,7 +2,7 @@
 //
 // Example
 //   BufferSortedDataset sorted(std::make_shared<const DocumentDataset>(documents),
-//                              {.buffer_size = 1024, .pack_size = 64, .seed = 1337, .shuffle = true});
+//                              {.buffer_size = 1024, .batch_size = 64, .seed = 1337, .shuffle = true});
 // Read it without shuffling: a GlobalBatchSampler that shuffles would separate neighbours of similar length.
 #pragma once
 

@@ -1,20 +1,20 @@
 // Each sample is one document, so sequences have different lengths.
 //
 // Example
-//   const auto dataset = std::make_shared<DocumentDataset>(UsableDocuments(source, {.max_positions = 2048}));
+//   const auto dataset = std::make_shared<DocumentDataset>(FilteredDocuments(source, {.max_positions = 2048}));
 //   const TokenBatch batch = collate_padded(std::vector{dataset->get(0), dataset->get(1)});
 #pragma once
 
 #include <utility>
 
 #include "d9d/data/sequences/dataset.h"
-#include "d9d/data/sequences/usable_documents.h"
+#include "d9d/data/sequences/filtered_documents.h"
 
 namespace d9d {
 
 class DocumentDataset final : public Dataset<TokenSample> {
  public:
-  explicit DocumentDataset(UsableDocuments documents) : documents_(std::move(documents)) {}
+  explicit DocumentDataset(FilteredDocuments documents) : documents_(std::move(documents)) {}
 
   [[nodiscard]] std::int64_t size() const override { return documents_.size(); }
   [[nodiscard]] TokenSample get(std::int64_t index) const override { return documents_.sample(index); }
@@ -22,7 +22,7 @@ class DocumentDataset final : public Dataset<TokenSample> {
   [[nodiscard]] std::int64_t sort_key(std::int64_t index) const { return documents_.num_positions(index); }
 
  private:
-  UsableDocuments documents_;
+  FilteredDocuments documents_;
 };
 
 }  // namespace d9d

@@ -6,7 +6,7 @@
 
 namespace d9d {
 
-PackedDataset::PackedDataset(UsableDocuments documents, PackingOptions options)
+PackedDataset::PackedDataset(FilteredDocuments documents, PackingOptions options)
     : documents_(std::move(documents)),
       order_({.size = documents_.size(),
               .length = [this](std::int64_t document) { return documents_.num_positions(document); },

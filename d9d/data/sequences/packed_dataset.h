@@ -2,28 +2,28 @@
 // into is padding.
 //
 // Example
-//   PackedDataset packed(UsableDocuments(source, {.max_positions = 2048}), {.buffer_size = 1024, .seed = 1337});
+//   PackedDataset packed(FilteredDocuments(source, {.max_positions = 2048}), {.buffer_size = 1024, .seed = 1337});
 //   const TokenSample sample = packed.get(0);             // 2048 positions; sample.packed_lengths are its documents'
 //
 // Labels do not cross the ends of documents, and positions start from 0 in each.
 #pragma once
 
-#include "d9d/data/order/packed_order.h"
+#include "d9d/data/order/bin_packed_order.h"
 #include "d9d/data/sequences/dataset.h"
-#include "d9d/data/sequences/usable_documents.h"
+#include "d9d/data/sequences/filtered_documents.h"
 
 namespace d9d {
 
 struct PackingOptions {
   std::int64_t buffer_size = 1024;  // documents that are packed together
   std::uint64_t seed = 0;
-  bool shuffle = false;  // PackedOrder::Options::shuffle; the reader need not shuffle again
+  bool shuffle = false;  // BinPackedOrder::Options::shuffle; the reader need not shuffle again
 };
 
 class PackedDataset final : public Dataset<TokenSample> {
  public:
-  // Throws the ConfigError of PackedOrder.
-  PackedDataset(UsableDocuments documents, PackingOptions options);
+  // Throws the ConfigError of BinPackedOrder.
+  PackedDataset(FilteredDocuments documents, PackingOptions options);
 
   [[nodiscard]] std::int64_t size() const override { return order_.size(); }
   [[nodiscard]] TokenSample get(std::int64_t index) const override { return get_in_epoch(index, 0); }
@@ -34,8 +34,8 @@ class PackedDataset final : public Dataset<TokenSample> {
   [[nodiscard]] std::int64_t num_positions(std::int64_t index, std::int64_t epoch) const;
 
  private:
-  UsableDocuments documents_;
-  PackedOrder order_;
+  FilteredDocuments documents_;
+  BinPackedOrder order_;
 };
 
 }  // namespace d9d

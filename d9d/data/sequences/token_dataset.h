@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "d9d/data/sequences/concatenated_tokens.h"
 #include "d9d/data/sequences/dataset.h"
-#include "d9d/data/sequences/token_row.h"
 #include "d9d/data/sequences/token_sample.h"
 #include "d9d/data/source/token_corpus.h"
 
@@ -22,15 +22,15 @@ namespace d9d {
 
 class TokenDataset final : public Dataset<TokenSample> {
  public:
-  // Throws ConfigError unless sequence_length >= 1 and the row has at least sequence_length + 1 tokens.
-  TokenDataset(TokenRow row, std::int64_t sequence_length);
+  // Throws ConfigError unless sequence_length >= 1 and there are at least sequence_length + 1 tokens.
+  TokenDataset(ConcatenatedTokens tokens, std::int64_t sequence_length);
 
-  [[nodiscard]] std::int64_t size() const override { return (row_.size() - 1) / sequence_length_; }
+  [[nodiscard]] std::int64_t size() const override { return (tokens_.size() - 1) / sequence_length_; }
   // Sequences of S = sequence_length. Throws IoError if the documents have an id outside the vocabulary.
   [[nodiscard]] TokenSample get(std::int64_t index) const override;
 
  private:
-  TokenRow row_;
+  ConcatenatedTokens tokens_;
   std::int64_t sequence_length_;
 };
 

@@ -61,11 +61,11 @@ class PartDocuments final : public TokenDocuments {
 StreamedPart make_streamed_part(const TextRows& rows, const TextEncoder& encoder, std::int64_t part,
                                 const StreamedPartOptions& options) {
   const auto documents = std::make_shared<const PartDocuments>(rows, encoder, part, options.tokenize);
-  UsableDocuments usable(documents, {.max_positions = options.max_positions, .too_long = options.long_documents});
-  if (usable.size() == 0) return {nullptr, documents->num_skipped()};
-  const bool predicts_nothing = usable.counts().without_targets == usable.size();
+  FilteredDocuments filtered(documents, {.max_positions = options.max_positions, .too_long = options.long_documents});
+  if (filtered.size() == 0) return {nullptr, documents->num_skipped()};
+  const bool predicts_nothing = filtered.counts().without_targets == filtered.size();
   auto packed = std::make_shared<const PackedDataset>(
-      std::move(usable),
+      std::move(filtered),
       PackingOptions{.buffer_size = options.buffer_size, .seed = options.seed, .shuffle = options.shuffle});
   return {std::move(packed), documents->num_skipped(), predicts_nothing};
 }

@@ -44,7 +44,7 @@ class StreamedPart {
 };
 
 // Tokenises and packs one part of the rows. Throws IoError that names file and row as tokenize_rows() does, and the
-// IoError of UsableDocuments for documents that are too long.
+// IoError of FilteredDocuments for documents that are too long.
 [[nodiscard]] StreamedPart make_streamed_part(const TextRows& rows, const TextEncoder& encoder, std::int64_t part,
                                               const StreamedPartOptions& options);
 

@@ -9,7 +9,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/io/input_file.h"
 #include "d9d/checkpoint/checkpoint_directory.h"
-#include "d9d/data/build/text_form.h"
+#include "d9d/data/build/text_format.h"
 #include "d9d/data/source/documents_identity.h"
 #include "d9d/data/text/text_encoder.h"
 #include "d9d/loop/checkpoint/job_checkpoints.h"
@@ -98,16 +98,16 @@ struct EndTokens {
   std::vector<std::int64_t> ids;
 };
 
-EndTokens ends_of(const std::vector<TextForm>& forms, const std::optional<Tokenizer>& tokenizer) {
+EndTokens ends_of(const std::vector<TextFormat>& formats, const std::optional<Tokenizer>& tokenizer) {
   EndTokens ends;
   const auto add = [&](const std::string& token) {
     if (std::ranges::find(ends.texts, token) != ends.texts.end()) return;
     ends.texts.push_back(token);
     ends.ids.push_back(id_of(token, tokenizer));
   };
-  for (const TextForm& form : forms) {
-    if (form.chat) add(std::string(end_of_message(*form.chat)));
-    if (form.end_of_document) add(*form.end_of_document);
+  for (const TextFormat& format : formats) {
+    if (format.chat) add(std::string(end_of_message(*format.chat)));
+    if (format.end_of_document) add(*format.end_of_document);
   }
   return ends;
 }
@@ -145,68 +145,69 @@ bool has_chat_template(const Files& files) {
   return config != files.end() && json::parse(config->second, nullptr, false).contains("chat_template");
 }
 
-void warn_of_other_template(const TextForm& form, const Files& files, const Logger& log) {
-  const std::string_view own = enum_name(*form.chat);
+void warn_of_other_template(const TextFormat& format, const Files& files, const Logger& log) {
+  const std::string_view own = enum_name(*format.chat);
   if (!has_chat_template(files)) {
-    return log.warning("exports have no chat template: none lies beside ", form.tokenizer->string(),
+    return log.warning("exports have no chat template: none lies beside ", format.tokenizer->string(),
                        ". The data is written as ", own);
   }
   std::string beside;
   try {
-    const ChatFamily family = chat_family_beside(*form.tokenizer);
-    if (family == *form.chat) return;
+    const ChatFamily family = chat_family_beside(*format.tokenizer);
+    if (family == *format.chat) return;
     beside = cat("that of ", enum_name(family));
   } catch (const ConfigError&) {
     beside = "of no family that is known here";
   }
   log.warning("the data is written by data.chat_template = ", own, ", and the template beside ",
-              form.tokenizer->string(), ", which exports carry, is ", beside,
+              format.tokenizer->string(), ", which exports carry, is ", beside,
               ": make sure that it writes the same, or programs that read an export write others");
 }
 
 // Throws and warns as check_tokenizer().
-void check_tokenizer_of(const TextForm& form, const fs::path& source, const DistContext& context) {
-  if (form.tokenizer) check_tokenizer_file(*form.tokenizer);
-  if (form.tokenizer && is_file(source / kTokenizer) && have_equal_bytes(*form.tokenizer, source / kTokenizer)) return;
+void check_tokenizer_of(const TextFormat& format, const fs::path& source, const DistContext& context) {
+  if (format.tokenizer) check_tokenizer_file(*format.tokenizer);
+  if (format.tokenizer && is_file(source / kTokenizer) && have_equal_bytes(*format.tokenizer, source / kTokenizer))
+    return;
   const auto saved = checkpoint_at(source);
   const auto theirs = saved ? tokenizer_at(*saved) : tokenizer_in(source, context);
   if (!theirs) return;
-  const TokenizerIdentity ours = tokenizer_of(form).identity();
+  const TokenizerIdentity ours = tokenizer_of(format).identity();
   D9D_CHECK(ours.vocabulary == theirs->identity.vocabulary, ConfigError,
             "[loop::check_tokenizer] expected the data's tokenizer to give the ids that the model of "
             "trainer.model_stage_factory.source_checkpoint = '",
-            source.string(), "' knows, got ", tokenizer_name(form), ", whose ids are other texts than those of ",
+            source.string(), "' knows, got ", tokenizer_name(format), ", whose ids are other texts than those of ",
             theirs->name, ". Tokenise with that one; to train other ids all the same, begin without it",
             saved ? "." : ": move the file away.");
   if (ours != theirs->identity && context.is_main_process()) {
-    context.log().warning("the tokenizer of the data, ", tokenizer_name(form), ", has the vocabulary of ", theirs->name,
-                          ", and other added tokens, merges or rules");
+    context.log().warning("the tokenizer of the data, ", tokenizer_name(format), ", has the vocabulary of ",
+                          theirs->name, ", and other added tokens, merges or rules");
   }
 }
 
 // Chooses among sources whose tokenizers have the same ids: that of conversations knows the tokens that end an answer.
-const TextForm& form_of_export(const std::vector<TextForm>& forms) {
-  const auto chat = std::ranges::find_if(forms, [](const TextForm& form) { return form.chat.has_value(); });
-  return chat == forms.end() ? forms.front() : *chat;
+const TextFormat& format_of_export(const std::vector<TextFormat>& formats) {
+  const auto chat = std::ranges::find_if(formats, [](const TextFormat& format) { return format.chat.has_value(); });
+  return chat == formats.end() ? formats.front() : *chat;
 }
 
 }  // namespace
 
 void check_tokenizer(const DistContext& context, const DataConfig& data, const fs::path& source) {
   std::set<std::string> known;
-  for (const TextForm& form : text_forms(data)) {
-    if (known.insert(tokenizer_name(form)).second) check_tokenizer_of(form, source, context);
+  for (const TextFormat& format : text_formats(data)) {
+    if (known.insert(tokenizer_name(format)).second) check_tokenizer_of(format, source, context);
   }
 }
 
 Files tokenizer_files(const DistContext& context, const DataConfig& data, const TokenizerFilesOptions& options) {
-  const std::vector<TextForm> forms = text_forms(data);
+  const std::vector<TextFormat> formats = text_formats(data);
   const auto& source = options.source_checkpoint;
   const bool has_source = source && is_file(*source / kTokenizer);
   std::optional<fs::path> path = has_source ? *source / kTokenizer : options.tokenizer;
-  if (!forms.empty()) path = form_of_export(forms).tokenizer;
-  if (!path && forms.empty()) return {};
-  if (!forms.empty() && path) check_tokenizer_file(*path);
+  if (!formats.empty()) path = format_of_export(formats).tokenizer;
+  if (!path && formats.empty()) return {};
+  if (!formats.empty() && path) check_tokenizer_file(*path);
 
   std::vector<fs::path> folders;  // with files that belong to the tokenizer
   if (path) folders.push_back(path->parent_path());
@@ -220,7 +221,7 @@ Files tokenizer_files(const DistContext& context, const DataConfig& data, const 
   }
   const std::optional<Tokenizer> tokenizer =
       path ? std::optional(Tokenizer::from_json(files[kTokenizer], path->string())) : std::nullopt;
-  const EndTokens ends = ends_of(forms, tokenizer);
+  const EndTokens ends = ends_of(formats, tokenizer);
   if (!files.contains(kTokenizerConfig)) {
     files[kTokenizerConfig] = made_tokenizer_config(ends, tokenizer, options.max_positions);
   }
@@ -230,8 +231,8 @@ Files tokenizer_files(const DistContext& context, const DataConfig& data, const 
   const std::string generation = generation_config(
       published == folders.end() ? json::object() : read_object(*published / kGenerationConfig), ends);
   if (generation != "{}\n") files[kGenerationConfig] = generation;
-  for (const TextForm& form : forms) {
-    if (form.chat && context.is_main_process()) warn_of_other_template(form, files, context.log());
+  for (const TextFormat& format : formats) {
+    if (format.chat && context.is_main_process()) warn_of_other_template(format, files, context.log());
   }
   return files;
 }

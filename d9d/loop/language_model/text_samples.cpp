@@ -1,7 +1,7 @@
 #include "d9d/loop/language_model/text_samples.h"
 
 #include "d9d/base/check.h"
-#include "d9d/data/build/text_form.h"
+#include "d9d/data/build/text_format.h"
 #include "d9d/data/text/text_encoder.h"
 #include "d9d/models/decoder/generate_text.h"
 #include "d9d/tokenizer/chat/encode_chat.h"
@@ -10,51 +10,51 @@ namespace d9d {
 
 namespace {
 
-// The form of the data, with the tokenizer of `config` if it names one.
-TextForm form_of(const TextSamplesConfig& config, const DataConfig& data) {
-  std::optional<TextForm> form = text_form(data);
-  D9D_CHECK(form || config.tokenizer, ConfigError,
+// The format of the data, with the tokenizer of `config` if it names one.
+TextFormat format_of(const TextSamplesConfig& config, const DataConfig& data) {
+  std::optional<TextFormat> format = text_format(data);
+  D9D_CHECK(format || config.tokenizer, ConfigError,
             "[loop::TextSamples] expected sample.tokenizer for data of token ids, or of sources of several tokenizers, "
             "got none. Name the tokenizer.json of the model, or set sample to null.");
-  if (!form) form.emplace();
-  if (config.tokenizer) form->tokenizer = config.tokenizer;
-  return *form;
+  if (!format) format.emplace();
+  if (config.tokenizer) format->tokenizer = config.tokenizer;
+  return *format;
 }
 
-std::vector<std::uint32_t> prompt_ids(const std::string& prompt, const TextForm& form,
+std::vector<std::uint32_t> prompt_ids(const std::string& prompt, const TextFormat& format,
                                       const std::optional<Tokenizer>& tokenizer) {
   if (!tokenizer) {
     std::vector<std::uint32_t> ids;
     for (const char byte : prompt) ids.push_back(static_cast<unsigned char>(byte));
     return ids;
   }
-  if (!form.chat) return tokenizer->encode(prompt, {.add_special_tokens = form.add_special_tokens}).ids;
+  if (!format.chat) return tokenizer->encode(prompt, {.add_special_tokens = format.add_special_tokens}).ids;
   const std::vector<ChatMessage> question = {{.role = "user", .content = prompt}};
-  return encode_chat(*tokenizer, render_chat(*form.chat, question, {.add_generation_prompt = true})).ids;
+  return encode_chat(*tokenizer, render_chat(*format.chat, question, {.add_generation_prompt = true})).ids;
 }
 
 }  // namespace
 
 TextSamples::TextSamples(const TextSamplesConfig& config, const DataConfig& data, const TokenLimits& limits)
     : config_(config), max_positions_(limits.max_positions) {
-  const TextForm form = form_of(config, data);
-  is_chat_ = form.chat.has_value();
-  if (form.tokenizer) tokenizer_ = Tokenizer::from_file(*form.tokenizer);
+  const TextFormat format = format_of(config, data);
+  is_chat_ = format.chat.has_value();
+  if (format.tokenizer) tokenizer_ = Tokenizer::from_file(*format.tokenizer);
   const std::int64_t num_ids =
       tokenizer_ ? std::int64_t{tokenizer_->highest_id()} + 1 : ByteEncoder().vocabulary_size();
   D9D_CHECK(num_ids <= limits.vocabulary_size, ConfigError,
             "[loop::TextSamples] expected a model with a vocabulary of at least ", num_ids, " for ",
-            form.tokenizer ? cat("'", form.tokenizer->string(), "'") : "bytes", ", got ", limits.vocabulary_size,
+            format.tokenizer ? cat("'", format.tokenizer->string(), "'") : "bytes", ", got ", limits.vocabulary_size,
             ". Take the tokenizer that belongs to the model.");
   for (const std::string& prompt : config.prompts) {
-    prompts_.push_back(prompt_ids(prompt, form, tokenizer_));
+    prompts_.push_back(prompt_ids(prompt, format, tokenizer_));
     D9D_CHECK(!prompts_.back().empty(), ConfigError,
               "[loop::TextSamples] expected prompts of at least one token in sample.prompts, got '", prompt,
               "'. Write a beginning.");
   }
   for (const std::string& token : config.stop_at) stop_ids_.push_back(id_of(token));
-  if (form.end_of_document) stop_ids_.push_back(id_of(*form.end_of_document));
-  if (form.chat) stop_ids_.push_back(id_of(end_of_message(*form.chat)));
+  if (format.end_of_document) stop_ids_.push_back(id_of(*format.end_of_document));
+  if (format.chat) stop_ids_.push_back(id_of(end_of_message(*format.chat)));
 }
 
 std::int64_t TextSamples::id_of(std::string_view token) const {

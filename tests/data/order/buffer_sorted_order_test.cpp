@@ -33,9 +33,9 @@ TEST(BufferSortedOrder, Repeats_the_legacy_orders) {
   Items rising(12);
   std::iota(rising.begin(), rising.end(), 0);
   const Items keys{5, 5, 3, 3, 9, 1, 1, 7, 2, 8};
-  const auto legacy = [](const Items& of, std::int64_t buffer, std::int64_t pack, std::uint64_t seed) {
+  const auto legacy = [](const Items& of, std::int64_t buffer, std::int64_t batch, std::uint64_t seed) {
     return all_of(BufferSortedOrder(of_keys(
-                      of, {.buffer_size = buffer, .pack_size = pack, .seed = seed, .order = BufferOrder::kLegacy})),
+                      of, {.buffer_size = buffer, .batch_size = batch, .seed = seed, .order = BufferOrder::kLegacy})),
                   std::ssize(of));
   };
   EXPECT_THAT(legacy(rising, 6, 2, 42), ElementsAre(5, 4, 2, 3, 1, 0, 7, 6, 11, 10, 8, 9));
@@ -49,7 +49,7 @@ TEST_P(RandomAccess, Finds_what_reading_in_order_does) {
   Items keys(103);
   for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<std::int64_t>(i * 37 % 11);
   const Options options =
-      of_keys(keys, {.buffer_size = 20, .pack_size = 4, .seed = 7, .shuffle = true, .order = GetParam()});
+      of_keys(keys, {.buffer_size = 20, .batch_size = 4, .seed = 7, .shuffle = true, .order = GetParam()});
   for (const std::int64_t epoch : {0, 1, 5}) {
     const Items expected = all_of(BufferSortedOrder(options), 103, epoch);
     EXPECT_EQ(std::set(expected.begin(), expected.end()).size(), 103U);
@@ -66,33 +66,33 @@ TEST_P(RandomAccess, Finds_what_reading_in_order_does) {
 }
 INSTANTIATE_TEST_SUITE_P(BufferSortedOrder, RandomAccess, ::testing::Values(BufferOrder::kKeyed, BufferOrder::kLegacy));
 
-TEST(BufferSortedOrder, Puts_items_of_neighbouring_keys_into_a_pack) {
+TEST(BufferSortedOrder, Puts_items_of_neighbouring_keys_into_a_batch) {
   Items keys(64);
   for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<std::int64_t>(i * 29 % 64);
-  const BufferSortedOrder order(of_keys(keys, {.buffer_size = 32, .pack_size = 8, .seed = 3}));
+  const BufferSortedOrder order(of_keys(keys, {.buffer_size = 32, .batch_size = 8, .seed = 3}));
   std::set<std::int64_t> first_keys;
-  for (std::int64_t pack = 0; pack < 8; ++pack) {
-    Items in_pack;
-    for (std::int64_t i = 0; i < 8; ++i) in_pack.push_back(keys[order(pack * 8 + i, 0)]);
-    const auto [least, most] = std::ranges::minmax(in_pack);
-    Items in_buffer(keys.begin() + pack / 4 * 32, keys.begin() + (pack / 4 + 1) * 32);
+  for (std::int64_t batch = 0; batch < 8; ++batch) {
+    Items in_batch;
+    for (std::int64_t i = 0; i < 8; ++i) in_batch.push_back(keys[order(batch * 8 + i, 0)]);
+    const auto [least, most] = std::ranges::minmax(in_batch);
+    Items in_buffer(keys.begin() + batch / 4 * 32, keys.begin() + (batch / 4 + 1) * 32);
     EXPECT_EQ(std::ranges::count_if(in_buffer, [&](std::int64_t key) { return key >= least && key <= most; }), 8);
     first_keys.insert(least);
   }
 }
 
-TEST(BufferSortedOrder, Leaves_the_rest_that_fills_no_pack_at_the_end) {
+TEST(BufferSortedOrder, Leaves_the_rest_that_fills_no_batch_at_the_end) {
   const Items keys{9, 1, 8, 2, 7, 3, 6};
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    const BufferSortedOrder order(of_keys(keys, {.buffer_size = 8, .pack_size = 2, .seed = seed}));
-    EXPECT_EQ(keys[order(6, 0)], 9);  // the longest, because packs are split off beginning with the shortest
+    const BufferSortedOrder order(of_keys(keys, {.buffer_size = 8, .batch_size = 2, .seed = seed}));
+    EXPECT_EQ(keys[order(6, 0)], 9);  // the longest, because batches are split off beginning with the shortest
   }
 }
 
 TEST(BufferSortedOrder, Depends_on_seed_and_epoch) {
   Items keys(40, 1);
   const auto order_of = [&](std::uint64_t seed, std::int64_t epoch) {
-    return all_of(BufferSortedOrder(of_keys(keys, {.buffer_size = 8, .pack_size = 4, .seed = seed, .shuffle = true})),
+    return all_of(BufferSortedOrder(of_keys(keys, {.buffer_size = 8, .batch_size = 4, .seed = seed, .shuffle = true})),
                   40, epoch);
   };
   EXPECT_EQ(order_of(1, 0), order_of(1, 0));
@@ -102,15 +102,16 @@ TEST(BufferSortedOrder, Depends_on_seed_and_epoch) {
 
 TEST(BufferSortedOrder, Keeps_buffers_apart_unless_it_shuffles) {
   const Items keys(40, 1);
-  const BufferSortedOrder order(of_keys(keys, {.buffer_size = 10, .pack_size = 5, .seed = 1}));
+  const BufferSortedOrder order(of_keys(keys, {.buffer_size = 10, .batch_size = 5, .seed = 1}));
   for (std::int64_t i = 0; i < 40; ++i) EXPECT_EQ(order(i, 3) / 10, i / 10);
 }
 
-TEST(BufferSortedOrder, Is_refused_when_a_batch_would_straddle_packs) {
+TEST(BufferSortedOrder, Is_refused_when_a_batch_would_straddle_buffers) {
   const Items keys(10, 1);
-  EXPECT_THROW(BufferSortedOrder(of_keys(keys, {.buffer_size = 10, .pack_size = 4})), ConfigError);
-  EXPECT_NO_THROW(BufferSortedOrder(of_keys(keys, {.buffer_size = 10, .pack_size = 4, .order = BufferOrder::kLegacy})));
-  EXPECT_THROW(BufferSortedOrder(of_keys({}, {.buffer_size = 10, .pack_size = 5})), ConfigError);
+  EXPECT_THROW(BufferSortedOrder(of_keys(keys, {.buffer_size = 10, .batch_size = 4})), ConfigError);
+  EXPECT_NO_THROW(
+      BufferSortedOrder(of_keys(keys, {.buffer_size = 10, .batch_size = 4, .order = BufferOrder::kLegacy})));
+  EXPECT_THROW(BufferSortedOrder(of_keys({}, {.buffer_size = 10, .batch_size = 5})), ConfigError);
 }
 
 }  // namespace

@@ -70,10 +70,10 @@ TEST(ShardedDataset, Is_made_for_the_data_parallel_ranks) {
 
 TEST(BufferSortedDataset, Reads_the_base_in_the_order_of_the_epoch) {
   const auto base = std::make_shared<const Numbers>(40);
-  const BufferSortedDataset sorted(base, {.buffer_size = 20, .pack_size = 4, .seed = 3});
+  const BufferSortedDataset sorted(base, {.buffer_size = 20, .batch_size = 4, .seed = 3});
   for (const std::int64_t epoch : {0, 1}) {
     const Ids all = all_of(sorted, epoch);
-    for (std::size_t first = 0; first < all.size(); first += 4) {  // keys repeat every five items: a pack has one key
+    for (std::size_t first = 0; first < all.size(); first += 4) {  // keys repeat every five items: a batch has one key
       for (std::size_t i = first; i < first + 4; ++i) EXPECT_EQ(all[i] * 7 % 5, all[first] * 7 % 5);
     }
     const std::set<std::int64_t> seen(all.begin(), all.end());
@@ -105,7 +105,7 @@ TEST(MixtureDataset, Ends_before_a_source_begins_again_and_goes_on_in_the_next_e
 TEST(PackedDataset, Fills_sequences_with_documents_whose_positions_and_labels_are_their_own) {
   const auto source = std::make_shared<const test::GivenDocuments>(
       std::vector<Ids>{{10, 11, 12, 13}, {20, 21}, {30, 31, 32}, {40}, {50, 51}});
-  const PackedDataset packed(UsableDocuments(source, {.max_positions = 5}), {.buffer_size = 10});
+  const PackedDataset packed(FilteredDocuments(source, {.max_positions = 5}), {.buffer_size = 10});
   ASSERT_EQ(packed.size(), 2);
   const TokenSample first = packed.get(0), second = packed.get(1);
   EXPECT_THAT(values(first.input_ids), ElementsAre(10, 11, 12, 30, 31));
@@ -120,21 +120,21 @@ TEST(PackedDataset, Fills_sequences_with_documents_whose_positions_and_labels_ar
 TEST(PackedDataset, Has_the_boundaries_of_its_documents_in_batches) {
   const auto source =
       std::make_shared<const test::GivenDocuments>(std::vector<Ids>{{1, 2, 3, 4}, {5, 6}, {7, 8, 9}, {1, 2}});
-  const PackedDataset packed(UsableDocuments(source, {.max_positions = 4}), {.buffer_size = 10});
+  const PackedDataset packed(FilteredDocuments(source, {.max_positions = 4}), {.buffer_size = 10});
   const TokenBatch batch = collate_fixed(std::vector{packed.get(0), packed.get(1)});
   ASSERT_TRUE(batch.packed.has_value());
   EXPECT_EQ(batch.packed->cu_seqlens.scalar_type(), at::kInt);
   EXPECT_THAT(values(batch.packed->cu_seqlens), ElementsAre(0, 3, 4, 6, 7, 8));
   EXPECT_EQ(batch.packed->max_length, 3);
   EXPECT_THAT(batch.lengths, ElementsAre(4, 3));
-  const DocumentDataset single(UsableDocuments(source, {.max_positions = 4}));
+  const DocumentDataset single(FilteredDocuments(source, {.max_positions = 4}));
   EXPECT_FALSE(collate_padded(std::vector{single.get(0), single.get(1)}).packed.has_value());
   EXPECT_THROW((void)collate_padded(std::vector{packed.get(0)}), ConfigError);
 }
 
 TEST(DocumentDataset, Of_nothing_but_documents_without_labels_is_one_column_of_padding) {
   const auto source = std::make_shared<const test::GivenDocuments>(std::vector<Ids>{{1}, {}});
-  const DocumentDataset dataset(UsableDocuments(source, {.max_positions = 4, .too_short = ShortDocuments::kKeep}));
+  const DocumentDataset dataset(FilteredDocuments(source, {.max_positions = 4, .too_short = ShortDocuments::kKeep}));
   const TokenBatch batch = collate_padded(std::vector{dataset.get(0), dataset.get(1)});
   EXPECT_THAT(values(batch.labels), ElementsAre(kIgnoreIndex, kIgnoreIndex));
 }

@@ -2,7 +2,7 @@
 // short.
 //
 // Example
-//   const UsableDocuments documents(source, {.max_positions = 2048, .too_long = LongDocuments::kSplit});
+//   const FilteredDocuments documents(source, {.max_positions = 2048, .too_long = LongDocuments::kSplit});
 //   const TokenSample sample = documents.sample(17);                      // at most 2048 positions
 //   log.info("skipped ", documents.counts().too_short);
 //
@@ -39,7 +39,7 @@ struct SampleSpans {
   std::span<std::int64_t> position_ids;
 };
 
-class UsableDocuments {
+class FilteredDocuments {
  public:
   struct Counts {
     std::int64_t too_short = 0;
@@ -49,7 +49,7 @@ class UsableDocuments {
 
   // Reads the length of each document once. Throws ConfigError unless max_positions >= 1, and IoError that names a
   // document that is too long under kRefuse. The result may have no items.
-  UsableDocuments(std::shared_ptr<const TokenDocuments> documents, DocumentRules rules);
+  FilteredDocuments(std::shared_ptr<const TokenDocuments> documents, DocumentRules rules);
 
   [[nodiscard]] std::int64_t size() const { return size_; }
   [[nodiscard]] const Counts& counts() const { return counts_; }  // counts documents, but items in without_targets

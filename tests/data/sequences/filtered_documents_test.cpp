@@ -1,4 +1,4 @@
-#include "d9d/data/sequences/usable_documents.h"
+#include "d9d/data/sequences/filtered_documents.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include "tests/data/sequences/sample_values.h"
 #include "tests/data/source/source_test.h"
 
-namespace d9d::usable_documents_test {
+namespace d9d::filtered_documents_test {
 namespace {
 
 using test::Ids;
@@ -18,33 +18,33 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::vector<Ids> inputs(const std::vector<Ids>& documents, DocumentRules rules) {
-  const UsableDocuments usable(std::make_shared<const test::GivenDocuments>(documents), rules);
+  const FilteredDocuments filtered(std::make_shared<const test::GivenDocuments>(documents), rules);
   std::vector<Ids> result;
-  for (std::int64_t item = 0; item < usable.size(); ++item) {
-    const TokenSample sample = usable.sample(item);
-    EXPECT_EQ(sample.input_ids.numel(), usable.num_positions(item));
+  for (std::int64_t item = 0; item < filtered.size(); ++item) {
+    const TokenSample sample = filtered.sample(item);
+    EXPECT_EQ(sample.input_ids.numel(), filtered.num_positions(item));
     result.push_back(values(sample.input_ids));
   }
   return result;
 }
 
-TEST(UsableDocuments, Predict_each_token_but_the_first) {
-  const UsableDocuments usable(std::make_shared<const test::GivenDocuments>(std::vector<Ids>{{5, 6, 7}}),
-                               {.max_positions = 2});
-  const TokenSample sample = usable.sample(0);
+TEST(FilteredDocuments, Predict_each_token_but_the_first) {
+  const FilteredDocuments filtered(std::make_shared<const test::GivenDocuments>(std::vector<Ids>{{5, 6, 7}}),
+                                   {.max_positions = 2});
+  const TokenSample sample = filtered.sample(0);
   EXPECT_THAT(values(sample.input_ids), ElementsAre(5, 6));
   EXPECT_THAT(values(sample.labels), ElementsAre(6, 7));
   EXPECT_THAT(values(sample.position_ids), ElementsAre(0, 1));
 }
 
-TEST(UsableDocuments, Leave_out_or_keep_those_without_a_label) {
+TEST(FilteredDocuments, Leave_out_or_keep_those_without_a_label) {
   const std::vector<Ids> documents{{}, {1, 2}, {3}, {4, 5}, {}};
   EXPECT_THAT(inputs(documents, {.max_positions = 4}), ElementsAre(Ids{1}, Ids{4}));
   EXPECT_THAT(inputs(documents, {.max_positions = 4, .too_short = ShortDocuments::kKeep}),
               ElementsAre(Ids{}, Ids{1}, Ids{}, Ids{4}, Ids{}));
 }
 
-TEST(UsableDocuments, Truncate_split_or_skip_those_that_are_too_long) {
+TEST(FilteredDocuments, Truncate_split_or_skip_those_that_are_too_long) {
   const std::vector<Ids> documents{{1, 2}, {1, 2, 3, 4, 5, 6}, {1, 2, 3, 4}, {1, 2, 3}};
   EXPECT_THAT(inputs(documents, {.max_positions = 2, .too_long = LongDocuments::kTruncate}),
               ElementsAre(Ids{1}, Ids{1, 2}, Ids{1, 2}, Ids{1, 2}));
@@ -54,24 +54,24 @@ TEST(UsableDocuments, Truncate_split_or_skip_those_that_are_too_long) {
               ElementsAre(Ids{1}, Ids{1, 2}));
 }
 
-TEST(UsableDocuments, Count_those_to_which_a_rule_applied) {
+TEST(FilteredDocuments, Count_those_to_which_a_rule_applied) {
   const auto source =
       std::make_shared<const test::GivenDocuments>(std::vector<Ids>{{}, {1, 2, 3}, {1}, {1, 2}, {1, 2, 3, 4}, {7}});
   for (const auto rule : {LongDocuments::kTruncate, LongDocuments::kSplit, LongDocuments::kSkip}) {
-    const UsableDocuments usable(source, {.max_positions = 1, .too_long = rule});
-    EXPECT_EQ(usable.counts().too_short, 3);
-    EXPECT_EQ(usable.counts().too_long, 2);
+    const FilteredDocuments filtered(source, {.max_positions = 1, .too_long = rule});
+    EXPECT_EQ(filtered.counts().too_short, 3);
+    EXPECT_EQ(filtered.counts().too_long, 2);
   }
 }
 
-TEST(UsableDocuments, Refuse_by_name_what_is_too_long) {
+TEST(FilteredDocuments, Refuse_by_name_what_is_too_long) {
   EXPECT_THAT(test::message_of<IoError>([] {
                 (void)inputs({{1, 2}, {1, 2, 3, 4}}, {.max_positions = 2});
               }),
               AllOf(HasSubstr("at most 2 positions"), HasSubstr("4 tokens in document 1 of memory")));
 }
 
-TEST(UsableDocuments, May_be_none_and_need_a_position) {
+TEST(FilteredDocuments, May_be_none_and_need_a_position) {
   EXPECT_THAT(inputs({{1}, {}}, {.max_positions = 2}), ElementsAre());
   EXPECT_THROW((void)inputs({{1, 2}}, {.max_positions = 0}), ConfigError);
 }
@@ -89,12 +89,12 @@ class WithTargets final : public TokenDocuments {
   [[nodiscard]] std::string describe() const override { return "it"; }
 };
 
-TEST(UsableDocuments, Ignore_labels_that_are_no_targets) {
+TEST(FilteredDocuments, Ignore_labels_that_are_no_targets) {
   const auto labels = [](DocumentRules rules) {
-    const UsableDocuments usable(std::make_shared<const WithTargets>(), rules);
+    const FilteredDocuments filtered(std::make_shared<const WithTargets>(), rules);
     Ids all;
-    for (std::int64_t item = 0; item < usable.size(); ++item) {
-      const TokenSample sample = usable.sample(item);
+    for (std::int64_t item = 0; item < filtered.size(); ++item) {
+      const TokenSample sample = filtered.sample(item);
       std::ranges::copy(values(sample.labels), std::back_inserter(all));
       for (std::int64_t i = 0; i < sample.input_ids.numel(); ++i) {  // inputs are untouched
         EXPECT_EQ(values(sample.input_ids)[i], item * rules.max_positions + i);
@@ -113,4 +113,4 @@ TEST(UsableDocuments, Ignore_labels_that_are_no_targets) {
 }
 
 }  // namespace
-}  // namespace d9d::usable_documents_test
+}  // namespace d9d::filtered_documents_test

@@ -1,8 +1,8 @@
 // Describes how the data of a job turns text into tokens, so that prompts can be encoded in the same way.
 //
 // Example
-//   const std::optional<d9d::TextForm> form = d9d::text_form(config.data);
-//   if (form && form->tokenizer) prompt = Tokenizer::from_file(*form->tokenizer).encode(text).ids;
+//   const std::optional<d9d::TextFormat> format = d9d::text_format(config.data);
+//   if (format && format->tokenizer) prompt = Tokenizer::from_file(*format->tokenizer).encode(text).ids;
 #pragma once
 
 #include <filesystem>
@@ -16,27 +16,27 @@
 
 namespace d9d {
 
-struct TextForm {
+struct TextFormat {
   std::optional<std::filesystem::path> tokenizer = {};  // unset: tokens are bytes
   bool add_special_tokens = false;
   std::optional<std::string> end_of_document = {};
   std::optional<ChatFamily> chat = {};  // chat template, if rows are conversations
 
-  friend bool operator==(const TextForm&, const TextForm&) = default;
+  friend bool operator==(const TextFormat&, const TextFormat&) = default;
 };
 
-// The common form of all sources; nullopt for files of token ids, and for mixtures whose sources differ. Throws the
+// The common format of all sources; nullopt for files of token ids, and for mixtures whose sources differ. Throws the
 // errors of chat_family().
-[[nodiscard]] std::optional<TextForm> text_form(const DataConfig& config);
+[[nodiscard]] std::optional<TextFormat> text_format(const DataConfig& config);
 
-// The form of one source, and the forms of all sources of text, in order.
-[[nodiscard]] std::optional<TextForm> text_form(const SourceConfig& config);
-[[nodiscard]] std::vector<TextForm> text_forms(const DataConfig& config);
+// The format of one source, and the formats of all sources of text, in order.
+[[nodiscard]] std::optional<TextFormat> text_format(const SourceConfig& config);
+[[nodiscard]] std::vector<TextFormat> text_formats(const DataConfig& config);
 
-// tokenizer_of() returns the tokenizer of a form, or a byte tokenizer; tokenizer_name() its name for messages
+// tokenizer_of() returns the tokenizer of a format, or a byte tokenizer; tokenizer_name() its name for messages
 // ("'Qwen3-0.6B/tokenizer.json'", "bytes"). Throws the errors of check_tokenizer_file() and Tokenizer::from_file().
-[[nodiscard]] Tokenizer tokenizer_of(const TextForm& form);
-[[nodiscard]] std::string tokenizer_name(const TextForm& form);
+[[nodiscard]] Tokenizer tokenizer_of(const TextFormat& format);
+[[nodiscard]] std::string tokenizer_name(const TextFormat& format);
 
 // Throws ConfigError that names the key "tokenizer" of the data if the file does not exist or is a folder.
 void check_tokenizer_file(const std::filesystem::path& path);

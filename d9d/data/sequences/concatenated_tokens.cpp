@@ -1,4 +1,4 @@
-#include "d9d/data/sequences/token_row.h"
+#include "d9d/data/sequences/concatenated_tokens.h"
 
 #include <algorithm>
 
@@ -10,7 +10,8 @@ namespace {
 constexpr std::int64_t kDocumentsPerMark = 64;  // marks take an eighth of a byte per document
 }
 
-TokenRow::TokenRow(std::shared_ptr<const TokenDocuments> documents, std::optional<std::int64_t> separator)
+ConcatenatedTokens::ConcatenatedTokens(std::shared_ptr<const TokenDocuments> documents,
+                                       std::optional<std::int64_t> separator)
     : documents_(std::move(documents)), separator_(separator) {
   const std::int64_t num_documents = documents_->size();
   for (std::int64_t document = 0; document < num_documents; ++document) {
@@ -20,7 +21,7 @@ TokenRow::TokenRow(std::shared_ptr<const TokenDocuments> documents, std::optiona
   }
 }
 
-void TokenRow::read(std::int64_t start, std::span<std::int64_t> tokens) const {
+void ConcatenatedTokens::read(std::int64_t start, std::span<std::int64_t> tokens) const {
   D9D_ASSERT(start >= 0 && start + std::ssize(tokens) <= size_, "tokens ", start, "+", tokens.size(), " of ", size_);
   if (tokens.empty()) return;
   // If all documents of a mark are empty, the next mark is at the same token, and upper_bound selects the later one.

@@ -1,4 +1,4 @@
-#include "d9d/data/order/packed_order.h"
+#include "d9d/data/order/bin_packed_order.h"
 
 #include <algorithm>
 #include <iterator>
@@ -20,67 +20,69 @@ struct Placed {
   std::int64_t position;  // position within the buffer
 };
 
-// Returns the positions of each pack, ascending; packs are ordered by their first position.
+// Returns the positions of each bin, ascending; bins are ordered by their first position.
 std::vector<std::vector<std::int64_t>> best_fit_decreasing(std::vector<Placed> items, std::int64_t capacity) {
   std::ranges::sort(items, [](const Placed& a, const Placed& b) {
     return std::pair(-a.length, a.tie) < std::pair(-b.length, b.tie);
   });
-  std::vector<std::vector<std::int64_t>> packs;
+  std::vector<std::vector<std::int64_t>> bins;
   std::multimap<std::int64_t, std::size_t> by_room;
   for (const Placed& item : items) {
     const auto fullest = by_room.lower_bound(item.length);
     std::int64_t room = capacity;
-    std::size_t pack = packs.size();
+    std::size_t bin = bins.size();
     if (fullest == by_room.end()) {
-      packs.emplace_back();
+      bins.emplace_back();
     } else {
-      std::tie(room, pack) = *fullest;
+      std::tie(room, bin) = *fullest;
       by_room.erase(fullest);
     }
-    packs[pack].push_back(item.position);
-    if (room > item.length) by_room.emplace(room - item.length, pack);
+    bins[bin].push_back(item.position);
+    if (room > item.length) by_room.emplace(room - item.length, bin);
   }
-  for (auto& pack : packs) std::ranges::sort(pack);
-  std::ranges::sort(packs);
-  return packs;
+  for (auto& bin : bins) std::ranges::sort(bin);
+  std::ranges::sort(bins);
+  return bins;
 }
 
 }  // namespace
 
-PackedOrder::PackedOrder(Options options) : options_(std::move(options)) {
+BinPackedOrder::BinPackedOrder(Options options) : options_(std::move(options)) {
   D9D_CHECK(options_.size >= 1 && options_.capacity >= 1 && options_.buffer_size >= 1, ConfigError,
-            "[data::PackedOrder] expected size, capacity and buffer_size >= 1, got ", options_.size, ", ",
+            "[data::BinPackedOrder] expected size, capacity and buffer_size >= 1, got ", options_.size, ", ",
             options_.capacity, " and ", options_.buffer_size, ". Correct them.");
   for (std::int64_t buffer = 0; buffer * options_.buffer_size < options_.size; ++buffer) {
-    num_packs_.push_back(std::ssize(packs_of(0, buffer)));
-    size_ += num_packs_.back();
+    num_bins_.push_back(std::ssize(bins_of(0, buffer)));
+    size_ += num_bins_.back();
   }
 }
 
-std::vector<std::int64_t> PackedOrder::operator()(std::int64_t pack, std::int64_t epoch) const {
-  D9D_ASSERT(pack >= 0 && pack < size(), "pack ", pack, " of ", size());
+std::vector<std::int64_t> BinPackedOrder::operator()(std::int64_t bin, std::int64_t epoch) const {
+  D9D_ASSERT(bin >= 0 && bin < size(), "bin ", bin, " of ", size());
   if (!options_.shuffle) epoch = 0;
   const auto places = recent_places_.get(epoch, /*buffer=*/0, [&] { return places_of(epoch); });
-  const auto [first_pack, buffer] = *std::prev(std::ranges::upper_bound(*places, pack, {}, &Place::first_pack));
-  const auto packs = recent_.get(epoch, buffer, [&, buffer = buffer] { return packs_of(epoch, buffer); });
-  return (*packs)[static_cast<std::size_t>(pack - first_pack)];
+  const auto [first_bin, buffer] = *std::prev(std::ranges::upper_bound(*places, bin, {}, &Place::first_bin));
+  const auto bins = recent_.get(epoch, buffer, [&, buffer = buffer] { return bins_of(epoch, buffer); });
+  return (*bins)[static_cast<std::size_t>(bin - first_bin)];
 }
 
+// The names in philox_key() choose the random numbers: another name is another order of the data.
+
 // The places of all buffers, in the order of the epoch.
-std::vector<PackedOrder::Place> PackedOrder::places_of(std::int64_t epoch) const {
-  const Permutation order(std::ssize(num_packs_),
+std::vector<BinPackedOrder::Place> BinPackedOrder::places_of(std::int64_t epoch) const {
+  const Permutation order(std::ssize(num_bins_),
                           {.seed = philox_key(options_.seed, "packed_order", "buffers"), .epoch = epoch});
   std::vector<Place> places;
-  std::int64_t first_pack = 0;
-  for (std::int64_t i = 0; i < std::ssize(num_packs_); ++i) {
+  std::int64_t first_bin = 0;
+  for (std::int64_t i = 0; i < std::ssize(num_bins_); ++i) {
     const std::int64_t buffer = options_.shuffle ? order(i) : i;
-    places.push_back({first_pack, buffer});
-    first_pack += num_packs_[buffer];
+    places.push_back({first_bin, buffer});
+    first_bin += num_bins_[buffer];
   }
   return places;
 }
 
-PackedOrder::Packs PackedOrder::packs_of(std::int64_t epoch, std::int64_t buffer) const {
+BinPackedOrder::Bins BinPackedOrder::bins_of(std::int64_t epoch, std::int64_t buffer) const {
   const std::int64_t first = buffer * options_.buffer_size;
   const std::int64_t count = std::min(options_.buffer_size, options_.size - first);
   std::vector<std::int64_t> documents;
@@ -95,18 +97,18 @@ PackedOrder::Packs PackedOrder::packs_of(std::int64_t epoch, std::int64_t buffer
     D9D_ASSERT(length >= 1 && length <= options_.capacity, "length ", length, " of capacity ", options_.capacity);
     items.push_back({length, options_.shuffle ? ties(i) : i, i});
   }
-  const Packs positions = best_fit_decreasing(std::move(items), options_.capacity);
+  const Bins positions = best_fit_decreasing(std::move(items), options_.capacity);
   const Permutation order(
       std::ssize(positions),
       {.seed = philox_key(options_.seed, "packed_order", cat("packs of ", buffer)), .epoch = epoch});
-  Packs packs;
+  Bins bins;
   for (std::int64_t i = 0; i < std::ssize(positions); ++i) {
-    auto& pack = packs.emplace_back();
+    auto& bin = bins.emplace_back();
     for (const std::int64_t position : positions[options_.shuffle ? order(i) : i]) {
-      pack.push_back(documents[position]);
+      bin.push_back(documents[position]);
     }
   }
-  return packs;
+  return bins;
 }
 
 }  // namespace d9d

@@ -1,9 +1,9 @@
-// Presents documents as one long row of tokens, indexed by token.
+// The tokens of all documents, one document after the other, indexed by token.
 //
 // Example
-//   const TokenRow row(documents, /*separator=*/{});
+//   const ConcatenatedTokens corpus(documents, /*separator=*/{});
 //   std::vector<std::int64_t> tokens(1025);
-//   row.read(4096, tokens);                                               // across the ends of documents
+//   corpus.read(4096, tokens);                                                // across the ends of documents
 #pragma once
 
 #include <memory>
@@ -15,11 +15,11 @@
 
 namespace d9d {
 
-class TokenRow {
+class ConcatenatedTokens {
  public:
   // `separator`: a token between two documents; unset: documents follow each other directly. The constructor reads the
   // length of each document once.
-  TokenRow(std::shared_ptr<const TokenDocuments> documents, std::optional<std::int64_t> separator);
+  ConcatenatedTokens(std::shared_ptr<const TokenDocuments> documents, std::optional<std::int64_t> separator);
 
   // Number of tokens, separators included.
   [[nodiscard]] std::int64_t size() const { return size_; }

@@ -1,4 +1,4 @@
-#include "d9d/data/sequences/usable_documents.h"
+#include "d9d/data/sequences/filtered_documents.h"
 
 #include <algorithm>
 #include <numeric>
@@ -25,20 +25,20 @@ void ignore_labels_outside(const std::vector<TokenRange>& targets, std::int64_t 
 
 }  // namespace
 
-UsableDocuments::UsableDocuments(std::shared_ptr<const TokenDocuments> documents, DocumentRules rules)
+FilteredDocuments::FilteredDocuments(std::shared_ptr<const TokenDocuments> documents, DocumentRules rules)
     : documents_(std::move(documents)), rules_(rules), has_targets_(documents_->has_targets()) {
-  D9D_CHECK(rules.max_positions >= 1, ConfigError, "[data::UsableDocuments] expected max_positions >= 1, got ",
+  D9D_CHECK(rules.max_positions >= 1, ConfigError, "[data::FilteredDocuments] expected max_positions >= 1, got ",
             rules.max_positions, ". Set the number of tokens of a training sequence.");
   for (std::int64_t document = 0; document < documents_->size(); ++document) list(document);
 }
 
-void UsableDocuments::list(std::int64_t document) {
+void FilteredDocuments::list(std::int64_t document) {
   const std::int64_t num_positions = documents_->length(document) - 1;
   const bool is_short = num_positions<1, is_long = num_positions> rules_.max_positions;
   if (is_short) ++counts_.too_short;
   if (is_long) ++counts_.too_long;
   D9D_CHECK(!is_long || rules_.too_long != LongDocuments::kRefuse, IoError,
-            "[data::UsableDocuments] expected documents of at most ", rules_.max_positions,
+            "[data::FilteredDocuments] expected documents of at most ", rules_.max_positions,
             " positions and their last label, got ", num_positions + 1, " tokens in ", documents_->place(document),
             ". Lengthen the sequences, or truncate, split or skip such documents.");
   const bool is_left_out =
@@ -63,16 +63,16 @@ void UsableDocuments::list(std::int64_t document) {
   }
 }
 
-UsableDocuments::Item UsableDocuments::item_at(std::int64_t item) const {
+FilteredDocuments::Item FilteredDocuments::item_at(std::int64_t item) const {
   return items_.empty() ? Item{item, 0} : items_[static_cast<std::size_t>(item)];
 }
 
-std::int64_t UsableDocuments::num_positions(std::int64_t item) const {
+std::int64_t FilteredDocuments::num_positions(std::int64_t item) const {
   const auto [document, start] = item_at(item);
   return std::clamp<std::int64_t>(documents_->length(document) - 1 - start, 0, rules_.max_positions);
 }
 
-TokenSample UsableDocuments::sample(std::int64_t item) const {
+TokenSample FilteredDocuments::sample(std::int64_t item) const {
   const std::int64_t count = num_positions(item);
   const auto positions = [count] { return at::empty({count}, at::kLong); };
   TokenSample sample{.input_ids = positions(), .labels = positions(), .position_ids = positions()};
@@ -85,7 +85,7 @@ TokenSample UsableDocuments::sample(std::int64_t item) const {
   return sample;
 }
 
-void UsableDocuments::read(std::int64_t item, const SampleSpans& sample) const {
+void FilteredDocuments::read(std::int64_t item, const SampleSpans& sample) const {
   const std::span<std::int64_t> inputs = sample.input_ids, labels = sample.labels;
   if (inputs.empty()) return;
   const auto [document, start] = item_at(item);

@@ -1,0 +1,99 @@
+#include "d9d/data/build/text_format.h"
+
+#include <system_error>
+
+#include "d9d/base/check.h"
+#include "d9d/tokenizer/chat/find_chat_family.h"
+
+namespace d9d {
+
+namespace {
+
+TextFormat format_of(const TokenizationConfig& config) {
+  return {.tokenizer = config.tokenizer,
+          .add_special_tokens = config.add_special_tokens,
+          .end_of_document = config.end_of_document};
+}
+
+std::optional<TextFormat> format_of_source(const TextSource& source) { return format_of(source.tokenization); }
+std::optional<TextFormat> format_of_source(const TokensSource&) { return std::nullopt; }
+std::optional<TextFormat> format_of_source(const MegatronSource&) { return std::nullopt; }
+template <class Source>
+requires requires(const Source& source) { source.columns; }
+std::optional<TextFormat> format_of_source(const Source& source) {
+  TextFormat format = format_of(source.columns.tokenization);
+  if (source.columns.messages_column) format.chat = chat_family(source.columns);
+  return format;
+}
+
+template <class Source>
+std::optional<TextFormat> format_of_data(const DataOf<Source>& data) {
+  return format_of_source(data.source);
+}
+
+std::optional<TextFormat> format_of_data(const MixtureDataConfig& data) {
+  std::optional<TextFormat> common;
+  for (const MixedSourceConfig& mixed : data.sources) {
+    const auto format = std::visit([](const auto& source) { return format_of_source(source); }, mixed.source);
+    if (!format || (common && *common != *format)) return std::nullopt;
+    common = format;
+  }
+  return common;
+}
+
+std::optional<TextFormat> format_of_data(const DatasetDataConfig& data) {
+  return TextFormat{.tokenizer = data.tokenizer, .add_special_tokens = true};
+}
+
+}  // namespace
+
+std::optional<TextFormat> text_format(const DataConfig& config) {
+  return std::visit([](const auto& data) { return format_of_data(data); }, config);
+}
+
+std::optional<TextFormat> text_format(const SourceConfig& config) {
+  return std::visit([](const auto& source) { return format_of_source(source); }, config);
+}
+
+std::vector<TextFormat> text_formats(const DataConfig& config) {
+  std::vector<TextFormat> formats;
+  const auto add = [&](const std::optional<TextFormat>& format) {
+    if (format) formats.push_back(*format);
+  };
+  if (const auto* mixture = std::get_if<MixtureDataConfig>(&config)) {
+    for (const MixedSourceConfig& mixed : mixture->sources) add(text_format(mixed.source));
+  } else {
+    add(text_format(config));
+  }
+  return formats;
+}
+
+Tokenizer tokenizer_of(const TextFormat& format) {
+  if (!format.tokenizer) return Tokenizer::from_json(byte_tokenizer_json(), "bytes");
+  check_tokenizer_file(*format.tokenizer);
+  return Tokenizer::from_file(*format.tokenizer);
+}
+
+std::string tokenizer_name(const TextFormat& format) {
+  return format.tokenizer ? cat("'", format.tokenizer->string(), "'") : "bytes";
+}
+
+void check_tokenizer_file(const std::filesystem::path& path) {
+  std::error_code error;
+  D9D_CHECK(
+      !std::filesystem::is_directory(path, error), ConfigError,
+      "[data::check_tokenizer_file] expected the file tokenizer.json for the key \"tokenizer\" of the data, got the "
+      "folder '",
+      path.string(), "'. Name the file in it.");
+  D9D_CHECK(std::filesystem::exists(path, error), ConfigError,
+            "[data::check_tokenizer_file] expected the file of the key \"tokenizer\" of the data, got '", path.string(),
+            "', which does not exist. Check the path; names of the hub are not downloaded: hf download NAME "
+            "tokenizer.json --local-dir FOLDER.");
+}
+
+ChatFamily chat_family(const ColumnsConfig& conversations) {
+  return conversations.chat_template ? *conversations.chat_template
+                                     : chat_family_beside(*conversations.tokenization.tokenizer);
+}
+
+}  // namespace d9d
