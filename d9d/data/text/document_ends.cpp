@@ -11,12 +11,12 @@ namespace d9d {
 
 namespace {
 
-constexpr std::int64_t kLooksAt = 64;  // documents
+constexpr std::int64_t kDocumentsLookedAt = 64;  // documents
 
 }  // namespace
 
 bool end_with_special_tokens(const TokenDocuments& documents, const TextEncoder& encoder) {
-  for (std::int64_t document = 0; document < std::min(kLooksAt, documents.size()); ++document) {
+  for (std::int64_t document = 0; document < std::min(kDocumentsLookedAt, documents.size()); ++document) {
     const std::int64_t length = documents.length(document);
     if (length == 0) continue;
     std::int64_t last = 0;
@@ -32,7 +32,7 @@ bool end_with_special_tokens(const TextRows& rows, const TextEncoder& encoder) {
   bool all_end = true;
   std::string problem;
   const auto look = [&](const TextRow& row) {
-    if (!all_end || num_documents == kLooksAt || !row.ends) return;
+    if (!all_end || num_documents == kDocumentsLookedAt || !row.ends) return;
     const auto document = encode_row(rows, 0, row, encoder, {.bad_rows = BadRows::kSkip}, problem);
     if (!document || document->tokens.empty()) return;
     ++num_documents;
