@@ -42,6 +42,59 @@ __device__ __forceinline__ Accumulator<T> widen_bits(Bits<T> bits) {
   return widen(value);
 }
 
+// The columns that a thread of a block has of each row.
+template <int kBlock>
+struct ThreadColumns {
+  const RmsNormBackwardArgs& args;
+  int num_columns;
+
+  __device__ __forceinline__ int at(int i) const { return static_cast<int>(threadIdx.x) + i * kBlock; }
+  __device__ __forceinline__ bool is_mine(int i) const { return at(i) < num_columns; }
+
+  // Rows and columns beyond the last load the last one again, so that no load waits for a condition.
+  template <class T>
+  __device__ __forceinline__ void load(const void* data, const StridedRows& rows, std::int64_t row,
+                                       Bits<T> (&values)[kColumnsOfThread]) const {
+    const T* const begin = static_cast<const T*>(data) + row_offset(rows, min(row, args.num_rows - 1));
+#pragma unroll
+    for (int i = 0; i < kColumnsOfThread; ++i) values[i] = load_bits(begin + min(at(i), num_columns - 1));
+  }
+};
+
+// The elements of a thread in the rows that its block processes at a time.
+template <class T>
+using RowsOfThread = Bits<T>[kRowsAtOnce<T>][kColumnsOfThread];
+
+template <class T, class Columns>
+__device__ __forceinline__ void load_rows(const Columns& columns, std::int64_t first_row, RowsOfThread<T>& x,
+                                          RowsOfThread<T>& grad_out) {
+  const RmsNormBackwardArgs& args = columns.args;
+#pragma unroll
+  for (int r = 0; r < kRowsAtOnce<T>; ++r) {
+    columns.template load<T>(args.x, args.x_rows, first_row + r, x[r]);
+    columns.template load<T>(args.grad_out, args.grad_out_rows, first_row + r, grad_out[r]);
+  }
+}
+
+// Writes grad_x of the thread's columns of a row, plus `added`, and adds their part of grad_weight to `grad_weights`.
+template <class T, class Columns, class A = Accumulator<T>>
+__device__ __forceinline__ void write_row(const Columns& columns, std::int64_t row, A inv_rms, A x_coefficient,
+                                          const A (&weights)[kColumnsOfThread], const A (&value)[kColumnsOfThread],
+                                          const A (&grad)[kColumnsOfThread], const Bits<T> (&added)[kColumnsOfThread],
+                                          A (&grad_weights)[kColumnsOfThread]) {
+  const RmsNormBackwardArgs& args = columns.args;
+#pragma unroll
+  for (int i = 0; i < kColumnsOfThread; ++i) {
+    const A scaled = grad[i] * inv_rms;
+    grad_weights[i] += scaled * value[i];
+    if (columns.is_mine(i) && args.grad_x != nullptr) {
+      const A grad_of_norm = scaled * weights[i] - value[i] * x_coefficient;
+      static_cast<T*>(args.grad_x)[row * args.num_columns + columns.at(i)] =
+          narrow<T>(grad_of_norm + widen_bits<T>(added[i]));
+    }
+  }
+}
+
 // A block processes rows of any alignment and up to kBlock * kColumnsOfThread elements, which it reads once.
 template <class T, int kBlock>
 __global__ void __launch_bounds__(kBlock, sizeof(T) == 8 ? 1 : 1024 / kBlock)
@@ -49,48 +102,34 @@ __global__ void __launch_bounds__(kBlock, sizeof(T) == 8 ? 1 : 1024 / kBlock)
   pdl_wait_and_trigger();
   using A = Accumulator<T>;
   constexpr int kRows = kRowsAtOnce<T>;
-  const auto column_of = [](int i) { return static_cast<int>(threadIdx.x) + i * kBlock; };
-  const auto num_columns = static_cast<int>(args.num_columns);
-  const auto is_mine = [&](int i) { return column_of(i) < num_columns; };
-  const auto load = [&](const void* data, const StridedRows& rows, std::int64_t row,
-                        Bits<T>(&values)[kColumnsOfThread]) {
-    const T* const begin = static_cast<const T*>(data) + row_offset(rows, min(row, args.num_rows - 1));
-#pragma unroll
-    for (int i = 0; i < kColumnsOfThread; ++i) values[i] = load_bits(begin + min(column_of(i), num_columns - 1));
-  };
+  const ThreadColumns<kBlock> columns{.args = args, .num_columns = static_cast<int>(args.num_columns)};
   A weights[kColumnsOfThread] = {};
   A grad_weights[kColumnsOfThread] = {};
 #pragma unroll
   for (int i = 0; i < kColumnsOfThread; ++i)
-    if (is_mine(i)) weights[i] = weight_at<A>(args.weight, args.weight_dtype, column_of(i), args.zero_centered);
-  Bits<T> x[kRows][kColumnsOfThread];
-  Bits<T> grad_out[kRows][kColumnsOfThread];
-  const auto load_rows = [&](std::int64_t first_row) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      load(args.x, args.x_rows, first_row + r, x[r]);
-      load(args.grad_out, args.grad_out_rows, first_row + r, grad_out[r]);
-    }
-  };
+    if (columns.is_mine(i))
+      weights[i] = weight_at<A>(args.weight, args.weight_dtype, columns.at(i), args.zero_centered);
   const A inv_n = A{1} / static_cast<A>(args.num_columns);
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kRows;
   std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * kRows;
-  load_rows(first_row);
+  RowsOfThread<T> x;
+  RowsOfThread<T> grad_out;
+  load_rows<T>(columns, first_row, x, grad_out);
   for (; first_row < args.num_rows; first_row += step) {
     A value[kRows][kColumnsOfThread];
     A grad[kRows][kColumnsOfThread];
-    A sums[2 * kRows] = {};
+    A sums[2 * kRows] = {};  // of squares, and of products with the gradient
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
       for (int i = 0; i < kColumnsOfThread; ++i) {
-        value[r][i] = is_mine(i) ? widen_bits<T>(x[r][i]) : A{0};
-        grad[r][i] = is_mine(i) ? widen_bits<T>(grad_out[r][i]) : A{0};
+        value[r][i] = columns.is_mine(i) ? widen_bits<T>(x[r][i]) : A{0};
+        grad[r][i] = columns.is_mine(i) ? widen_bits<T>(grad_out[r][i]) : A{0};
         sums[2 * r] += value[r][i] * value[r][i];
         sums[2 * r + 1] += grad[r][i] * weights[i] * value[r][i];
       }
     }
-    load_rows(first_row + step);
+    load_rows<T>(columns, first_row + step, x, grad_out);
     block_sums<kBlock>(sums);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -100,23 +139,15 @@ __global__ void __launch_bounds__(kBlock, sizeof(T) == 8 ? 1 : 1024 / kBlock)
       const A mean_grad_dot_x = sums[2 * r + 1] * inv_n;
       const A x_coefficient = mean_grad_dot_x * inv_rms * inv_rms * inv_rms;
       Bits<T> added[kColumnsOfThread] = {};
-      if (args.grad_sum != nullptr) load(args.grad_sum, args.grad_sum_rows, row, added);
-#pragma unroll
-      for (int i = 0; i < kColumnsOfThread; ++i) {
-        const A scaled = grad[r][i] * inv_rms;
-        grad_weights[i] += scaled * value[r][i];
-        if (is_mine(i) && args.grad_x != nullptr) {
-          const A grad_of_norm = scaled * weights[i] - value[r][i] * x_coefficient;
-          static_cast<T*>(args.grad_x)[row * args.num_columns + column_of(i)] =
-              narrow<T>(grad_of_norm + widen_bits<T>(added[i]));
-        }
-      }
+      if (args.grad_sum != nullptr) columns.template load<T>(args.grad_sum, args.grad_sum_rows, row, added);
+      write_row<T>(columns, row, inv_rms, x_coefficient, weights, value[r], grad[r], added, grad_weights);
     }
   }
   if (args.partials == nullptr) return;
 #pragma unroll
   for (int i = 0; i < kColumnsOfThread; ++i)
-    if (is_mine(i)) static_cast<A*>(args.partials)[blockIdx.x * args.num_columns + column_of(i)] = grad_weights[i];
+    if (columns.is_mine(i))
+      static_cast<A*>(args.partials)[blockIdx.x * args.num_columns + columns.at(i)] = grad_weights[i];
 }
 
 constexpr int kBlockOfLongRow = 1024;

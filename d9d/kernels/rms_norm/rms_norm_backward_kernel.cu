@@ -67,52 +67,87 @@ __device__ __forceinline__ void write_partials(const float (&sums)[Group::kVecto
   }
 }
 
+// Adds x^2 to `squares` and grad * weight * x to `products`.
+template <class T>
+__device__ __forceinline__ void add_products(const Vec16<T>& x, const Vec16<T>& grad, const float (&weights)[kWidth<T>],
+                                             float& squares, float& products) {
+  float squares_of_vec = 0;  // summed per vector, for short chains of dependent additions
+  float products_of_vec = 0;
+#pragma unroll
+  for (int j = 0; j < kWidth<T>; ++j) {
+    const float value = widen(x.value[j]);
+    squares_of_vec += value * value;
+    products_of_vec += widen(grad.value[j]) * weights[j] * value;
+  }
+  squares += squares_of_vec;
+  products += products_of_vec;
+}
+
+// The rows and columns of a thread, and the loads of them into the ring.
+template <class T, class Group, bool kAdds>
+struct Tile {
+  static constexpr int kGroups = kBlockOf<Group> / Group::kThreads;
+
+  const RmsNormBackwardArgs& args;
+  int thread;  // of its group
+  int group;
+  Ring<T, Group, kAdds ? 3 : 2> ring;
+
+  __device__ __forceinline__ std::int64_t row(std::int64_t first_row, int i) const {
+    return first_row + i * kGroups + group;
+  }
+  __device__ __forceinline__ int column(int v) const { return column_of<Group, T>(thread, v); }
+  __device__ __forceinline__ bool is_mine(std::int64_t row, int v) const {
+    return row < args.num_rows && column(v) < args.num_columns;
+  }
+
+  // Rows beyond the last become zeros.
+  __device__ __forceinline__ void fetch(std::int64_t first_row, int stage) const {
+    if (first_row < args.num_rows) {
+      fetch_source(first_row, stage, 0, args.x, args.x_rows);
+      fetch_source(first_row, stage, 1, args.grad_out, args.grad_out_rows);
+      if constexpr (kAdds) fetch_source(first_row, stage, 2, args.grad_sum, args.grad_sum_rows);
+    }
+    cp_async_commit();
+  }
+  __device__ __forceinline__ void fetch_source(std::int64_t first_row, int stage, int source, const void* data,
+                                               const StridedRows& rows) const {
+#pragma unroll
+    for (int i = 0; i < Group::kRows; ++i) {
+      const T* const begin = static_cast<const T*>(data) + row_offset(rows, row(first_row, i));
+#pragma unroll
+      for (int v = 0; v < Group::kVectors; ++v)
+        cp_async(&ring.at(stage, source, i, v), begin + column(v), is_mine(row(first_row, i), v));
+    }
+  }
+};
+
 // Rows are dealt to blocks in turn. A thread keeps the weights of its columns in registers, and the sums of their
 // gradients over all rows. The kernel is limited by memory and by the number of instructions.
 template <class T, class Weight, class Group, bool kAdds>
 __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(const RmsNormBackwardArgs args) {
   pdl_wait_and_trigger();
   extern __shared__ __align__(16) unsigned char shared_memory[];
-  constexpr int kGroups = kBlockOf<Group> / Group::kThreads;
   constexpr int kRows = Group::kRows;
   constexpr int kVectors = Group::kVectors;
   constexpr int W = kWidth<T>;
   constexpr int kStages = kStagesOf<T, Group, kAdds>;
-  const int thread = static_cast<int>(threadIdx.x) % Group::kThreads;
-  const int group = static_cast<int>(threadIdx.x) / Group::kThreads;
-  const Ring<T, Group, kAdds ? 3 : 2> ring(shared_memory);
-  const auto is_mine = [&](std::int64_t row, int v) {
-    return row < args.num_rows && column_of<Group, T>(thread, v) < args.num_columns;
-  };
-  const auto fetch = [&](std::int64_t first_row, int stage) {  // rows beyond the last become zeros
-    const auto fetch_source = [&](int source, const void* data, const StridedRows& rows) {
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        const std::int64_t row = first_row + i * kGroups + group;
-        const T* const begin = static_cast<const T*>(data) + row_offset(rows, row);
-#pragma unroll
-        for (int v = 0; v < kVectors; ++v)
-          cp_async(&ring.at(stage, source, i, v), begin + column_of<Group, T>(thread, v), is_mine(row, v));
-      }
-    };
-    if (first_row < args.num_rows) {
-      fetch_source(0, args.x, args.x_rows);
-      fetch_source(1, args.grad_out, args.grad_out_rows);
-      if constexpr (kAdds) fetch_source(2, args.grad_sum, args.grad_sum_rows);
-    }
-    cp_async_commit();
-  };
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kGroups * kRows;
-  std::int64_t block_row = static_cast<std::int64_t>(blockIdx.x) * kGroups * kRows;
-  for (int stage = 0; stage < kStages; ++stage) fetch(block_row + stage * step, stage);
+  const Tile<T, Group, kAdds> tile{.args = args,
+                                   .thread = static_cast<int>(threadIdx.x) % Group::kThreads,
+                                   .group = static_cast<int>(threadIdx.x) / Group::kThreads,
+                                   .ring = Ring < T,
+                                   Group,
+                                   kAdds ? 3 : 2 > (shared_memory)};
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * tile.kGroups * kRows;
+  std::int64_t block_row = static_cast<std::int64_t>(blockIdx.x) * tile.kGroups * kRows;
+  for (int stage = 0; stage < kStages; ++stage) tile.fetch(block_row + stage * step, stage);
 
   float weights[kVectors][W] = {};
   float grad_weights[kVectors][W] = {};
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    const int column = column_of<Group, T>(thread, v);
-    if (column >= args.num_columns) continue;
-    const auto loaded = load_vec<Weight, W>(args.weight, column);
+    if (tile.column(v) >= args.num_columns) continue;
+    const auto loaded = load_vec<Weight, W>(args.weight, tile.column(v));
 #pragma unroll
     for (int j = 0; j < W; ++j) weights[v][j] = widen(loaded.value[j]) + (args.zero_centered ? 1.0F : 0.0F);
   }
@@ -126,46 +161,33 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
     for (int i = 0; i < kRows; ++i) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        const Vec16<T> x = ring.at(stage, 0, i, v);
-        const Vec16<T> grad = ring.at(stage, 1, i, v);
-        float squares = 0;  // summed per vector, for short chains of dependent additions
-        float products = 0;
-#pragma unroll
-        for (int j = 0; j < W; ++j) {
-          const float value = widen(x.value[j]);
-          squares += value * value;
-          products += widen(grad.value[j]) * weights[v][j] * value;
-        }
-        sums[2 * i] += squares;
-        sums[2 * i + 1] += products;
+        const Vec16<T> x = tile.ring.at(stage, 0, i, v);
+        const Vec16<T> grad = tile.ring.at(stage, 1, i, v);
+        add_products(x, grad, weights[v], sums[2 * i], sums[2 * i + 1]);
       }
     }
     thread_group_sums<Group::kThreads, kBlockOf<Group>>(sums, parity);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const std::int64_t row = block_row + i * kGroups + group;
+      const std::int64_t row = tile.row(block_row, i);
       const float inv_rms = row < args.num_rows ? rsqrtf(sums[2 * i] * inv_n + eps) : 0.0F;
       const float mean_grad_dot_x = sums[2 * i + 1] * inv_n;
       const float x_coefficient = mean_grad_dot_x * inv_rms * inv_rms * inv_rms;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        const Vec16<T> x = ring.at(stage, 0, i, v);
-        const Vec16<T> grad = ring.at(stage, 1, i, v);
-        Vec16<T> grad_x;
-        if constexpr (kAdds) grad_x = ring.at(stage, 2, i, v);
+        const Vec16<T> x = tile.ring.at(stage, 0, i, v);
+        const Vec16<T> grad = tile.ring.at(stage, 1, i, v);
+        Vec16<T> grad_x;  // before the loop: what is added to it
+        if constexpr (kAdds) grad_x = tile.ring.at(stage, 2, i, v);
 #pragma unroll
-        for (int j = 0; j < W; ++j) {
-          const float value = widen(x.value[j]);
-          const float scaled = widen(grad.value[j]) * inv_rms;
-          grad_weights[v][j] += scaled * value;
-          const float grad_of_norm = scaled * weights[v][j] - value * x_coefficient;
-          grad_x.value[j] = narrow<T>(kAdds ? grad_of_norm + widen(grad_x.value[j]) : grad_of_norm);
-        }
-        if (is_mine(row, v) && args.grad_x != nullptr)
-          store_vec(grad_x, args.grad_x, row * args.num_columns + column_of<Group, T>(thread, v));
+        for (int j = 0; j < W; ++j)
+          grad_x.value[j] = backward_of_element<kAdds>(x.value[j], grad.value[j], grad_x.value[j], weights[v][j],
+                                                       inv_rms, x_coefficient, grad_weights[v][j]);
+        if (tile.is_mine(row, v) && args.grad_x != nullptr)
+          store_vec(grad_x, args.grad_x, row * args.num_columns + tile.column(v));
       }
     }
-    fetch(block_row + kStages * step, stage);
+    tile.fetch(block_row + kStages * step, stage);
   }
   if (args.partials == nullptr) return;
   cp_async_wait<0>();

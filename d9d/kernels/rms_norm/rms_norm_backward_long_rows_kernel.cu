@@ -70,58 +70,105 @@ struct RowSteps {
 template <class T, class R, bool kAdds>
 constexpr unsigned kBytesOfStage = (kAdds ? 3 : 2) * R::kRows* R::kVectors* R::kThreads * sizeof(Vec16<T>);
 
+// The columns of a thread, and the rows of its block, which the ring holds in shared memory.
+template <class T, class R, bool kAdds>
+struct Tile {
+  static constexpr int kSources = kAdds ? 3 : 2;
+
+  const RmsNormBackwardArgs& args;
+  const RowSteps& steps;
+  Vec16<T>* ring;  // [kStages, kSources, kRows, kVectors, kThreads]
+  Mbarrier (&full)[kStages];
+  int thread;
+  std::uint32_t row_bytes;
+
+  __device__ __forceinline__ Vec16<T>* at(int stage, int source, int row) const {
+    return ring + ((stage * kSources + source) * R::kRows + row) * R::kVectors * R::kThreads;
+  }
+  __device__ __forceinline__ int column(int v) const { return (v * R::kThreads + thread) * kWidth<T>; }
+  __device__ __forceinline__ bool is_mine(int v) const { return column(v) < args.num_columns; }
+
+  // Waits for the previous kernel and starts the loads of the first steps. x is the forward's input, which the previous
+  // kernel does not write. So its first rows may be prefetched into L2 while that kernel still runs.
+  __device__ __forceinline__ void start() const {
+    if (thread < kStages * R::kRows && thread % R::kRows < steps.num_rows(thread / R::kRows)) {
+      const std::int64_t row = steps.first_row(thread / R::kRows) + thread % R::kRows;
+      tma_prefetch_1d(static_cast<const T*>(args.x) + row_offset(args.x_rows, row), row_bytes);
+    }
+    if (thread == 0) {
+      for (Mbarrier& barrier : full) mbarrier_init(barrier, 1);
+      fence_mbarrier_init();
+    }
+    __syncthreads();
+    pdl_wait_and_trigger();
+    if (thread < kWarpSize)
+      for (int stage = 0; stage < kStages; ++stage) fetch(stage, stage);
+  }
+
+  // The first warp calls it; each lane loads one row of one source.
+  __device__ __forceinline__ void fetch(int step, int stage) const {
+    const int num_rows = steps.num_rows(step);
+    if (thread == 0) mbarrier_arrive_expect_tx(full[stage], kSources * num_rows * row_bytes);
+    __syncwarp();
+    const int source = thread / R::kRows;
+    const int i = thread % R::kRows;
+    if (source >= kSources || i >= num_rows) return;
+    const void* const data = source == 0 ? args.x : source == 1 ? args.grad_out : args.grad_sum;
+    const StridedRows& rows = source == 0 ? args.x_rows : source == 1 ? args.grad_out_rows : args.grad_sum_rows;
+    tma_load_1d(at(stage, source, i), static_cast<const T*>(data) + row_offset(rows, steps.first_row(step) + i),
+                row_bytes, full[stage]);
+  }
+};
+
+// Reads the rows of a stage from the ring; rows and columns that are not there become zeros. `sums` gets the thread's
+// sums of squares, and of products with the gradient, of each row.
+template <class T, class R, bool kAdds>
+__device__ __forceinline__ void load_rows(const Tile<T, R, kAdds>& tile, int stage, int num_rows,
+                                          const float (&weights)[R::kVectors][kWidth<T>],
+                                          Vec16<T> (&x)[R::kRows][R::kVectors], Vec16<T> (&grad)[R::kRows][R::kVectors],
+                                          Vec16<T> (&added)[R::kRows][R::kVectors], float (&sums)[2 * R::kRows]) {
+#pragma unroll
+  for (int i = 0; i < R::kRows; ++i) {
+    sums[2 * i] = sums[2 * i + 1] = 0;
+#pragma unroll
+    for (int v = 0; v < R::kVectors; ++v) {
+      const bool is_there = i < num_rows && tile.is_mine(v);
+      const int place = v * R::kThreads + tile.thread;
+      x[i][v] = is_there ? tile.at(stage, 0, i)[place] : Vec16<T>{};
+      grad[i][v] = is_there ? tile.at(stage, 1, i)[place] : Vec16<T>{};
+      if constexpr (kAdds) added[i][v] = is_there ? tile.at(stage, 2, i)[place] : Vec16<T>{};
+#pragma unroll
+      for (int j = 0; j < kWidth<T>; ++j) {
+        const float value = widen(x[i][v].value[j]);
+        sums[2 * i] += value * value;
+        sums[2 * i + 1] += widen(grad[i][v].value[j]) * weights[v][j] * value;
+      }
+    }
+  }
+}
+
 template <class T, class Weight, class R, bool kAdds>
 __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
     backward_of_long_rows(const RmsNormBackwardArgs args, const RowSteps steps) {
   constexpr int W = kWidth<T>;
   constexpr int kRows = R::kRows;
   constexpr int kVectors = R::kVectors;
-  constexpr int kSources = kAdds ? 3 : 2;
-  extern __shared__ __align__(128) unsigned char shared_memory[];  // [kStages, kSources, kRows, kVectors, kThreads]
+  extern __shared__ __align__(128) unsigned char shared_memory[];
   __shared__ Mbarrier full[kStages];
   __shared__ float sums_of_warps[2][R::kThreads / kWarpSize][2 * kRows];
-  auto* const ring = reinterpret_cast<Vec16<T>*>(shared_memory);
-  const auto at = [&](int stage, int source, int row) {
-    return ring + ((stage * kSources + source) * kRows + row) * kVectors * R::kThreads;
-  };
-  const int thread = static_cast<int>(threadIdx.x);
-  const auto column_of = [&](int v) { return (v * R::kThreads + thread) * W; };
-  const auto is_mine = [&](int v) { return column_of(v) < args.num_columns; };
-  const auto row_bytes = static_cast<std::uint32_t>(args.num_columns * sizeof(T));
-  if (thread < kStages * kRows && thread % kRows < steps.num_rows(thread / kRows)) {
-    // x is the forward's input, which the previous kernel does not write. So its first rows may be prefetched into L2
-    // while that kernel still runs.
-    const std::int64_t row = steps.first_row(thread / kRows) + thread % kRows;
-    tma_prefetch_1d(static_cast<const T*>(args.x) + row_offset(args.x_rows, row), row_bytes);
-  }
-  if (thread == 0) {
-    for (Mbarrier& barrier : full) mbarrier_init(barrier, 1);
-    fence_mbarrier_init();
-  }
-  __syncthreads();
-  pdl_wait_and_trigger();
-
-  const auto fetch = [&](int step, int stage) {  // called by the first warp; each lane loads one row of one source
-    const int num_rows = steps.num_rows(step);
-    if (thread == 0) mbarrier_arrive_expect_tx(full[stage], kSources * num_rows * row_bytes);
-    __syncwarp();
-    const int source = thread / kRows;
-    const int i = thread % kRows;
-    if (source >= kSources || i >= num_rows) return;
-    const void* const data = source == 0 ? args.x : source == 1 ? args.grad_out : args.grad_sum;
-    const StridedRows& rows = source == 0 ? args.x_rows : source == 1 ? args.grad_out_rows : args.grad_sum_rows;
-    tma_load_1d(at(stage, source, i), static_cast<const T*>(data) + row_offset(rows, steps.first_row(step) + i),
-                row_bytes, full[stage]);
-  };
-  if (thread < kWarpSize)
-    for (int stage = 0; stage < kStages; ++stage) fetch(stage, stage);
-
+  const Tile<T, R, kAdds> tile{.args = args,
+                               .steps = steps,
+                               .ring = reinterpret_cast<Vec16<T>*>(shared_memory),
+                               .full = full,
+                               .thread = static_cast<int>(threadIdx.x),
+                               .row_bytes = static_cast<std::uint32_t>(args.num_columns * sizeof(T))};
+  tile.start();
   float weights[kVectors][W] = {};
   float grad_weights[kVectors][W] = {};
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    if (!is_mine(v)) continue;
-    const auto loaded = load_vec<Weight, W>(args.weight, column_of(v));
+    if (!tile.is_mine(v)) continue;
+    const auto loaded = load_vec<Weight, W>(args.weight, tile.column(v));
 #pragma unroll
     for (int j = 0; j < W; ++j) weights[v][j] = widen(loaded.value[j]) + (args.zero_centered ? 1.0F : 0.0F);
   }
@@ -136,26 +183,9 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
     Vec16<T> grad[kRows][kVectors];
     Vec16<T> added[kRows][kVectors];
     float sums[2 * kRows];  // of squares, and of products with the gradient
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      sums[2 * i] = sums[2 * i + 1] = 0;
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        const bool is_there = i < num_rows && is_mine(v);
-        const int place = v * R::kThreads + thread;
-        x[i][v] = is_there ? at(state.stage, 0, i)[place] : Vec16<T>{};
-        grad[i][v] = is_there ? at(state.stage, 1, i)[place] : Vec16<T>{};
-        if constexpr (kAdds) added[i][v] = is_there ? at(state.stage, 2, i)[place] : Vec16<T>{};
-#pragma unroll
-        for (int j = 0; j < W; ++j) {
-          const float value = widen(x[i][v].value[j]);
-          sums[2 * i] += value * value;
-          sums[2 * i + 1] += widen(grad[i][v].value[j]) * weights[v][j] * value;
-        }
-      }
-    }
+    load_rows(tile, state.stage, num_rows, weights, x, grad, added, sums);
     const float sum = block_reduce_scatter(sums, sums_of_warps[step % 2]);
-    if (thread < kWarpSize) fetch(step + kStages, state.stage);  // the barrier above: all threads have read the stage
+    if (tile.thread < kWarpSize) tile.fetch(step + kStages, state.stage);  // a barrier ago all threads read the stage
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const float inv_rms = rsqrtf(__shfl_sync(kFullWarp, sum, 2 * i) * inv_n + eps);
@@ -169,14 +199,11 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
         keep_packed(grad[i][v]);
         Vec16<T> grad_x;
 #pragma unroll
-        for (int j = 0; j < W; ++j) {
-          const float value = widen(x[i][v].value[j]);
-          const float scaled = widen(grad[i][v].value[j]) * inv_rms;
-          grad_weights[v][j] += scaled * value;
-          const float grad_of_norm = scaled * weights[v][j] - value * x_coefficient;
-          grad_x.value[j] = narrow<T>(kAdds ? grad_of_norm + widen(added[i][v].value[j]) : grad_of_norm);
-        }
-        if (is_mine(v) && args.grad_x != nullptr) store_vec(grad_x, args.grad_x, row * args.num_columns + column_of(v));
+        for (int j = 0; j < W; ++j)
+          grad_x.value[j] = backward_of_element<kAdds>(x[i][v].value[j], grad[i][v].value[j], added[i][v].value[j],
+                                                       weights[v][j], inv_rms, x_coefficient, grad_weights[v][j]);
+        if (tile.is_mine(v) && args.grad_x != nullptr)
+          store_vec(grad_x, args.grad_x, row * args.num_columns + tile.column(v));
       }
     }
   }
@@ -184,10 +211,10 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
   float* const partial = static_cast<float*>(args.partials) + blockIdx.x * args.num_columns;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    if (!is_mine(v)) continue;
+    if (!tile.is_mine(v)) continue;
 #pragma unroll
     for (int j = 0; j < W; j += 4)
-      *reinterpret_cast<float4*>(partial + column_of(v) + j) =
+      *reinterpret_cast<float4*>(partial + tile.column(v) + j) =
           float4{grad_weights[v][j], grad_weights[v][j + 1], grad_weights[v][j + 2], grad_weights[v][j + 3]};
   }
 }

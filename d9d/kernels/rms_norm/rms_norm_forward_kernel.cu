@@ -16,74 +16,104 @@ namespace {
 template <class Group>
 constexpr int kBlockOf = Group::kThreads > 256 ? Group::kThreads : 256;
 
-// A group of threads processes kRows rows. Threads without columns and groups without rows load the last ones again, so
-// that no load waits for a condition. kIsFull: the row has exactly as many vectors as the group holds.
+// The rows and columns of a thread. kIsFull: a row has exactly as many vectors as the group holds.
+template <class T, class Group, bool kIsFull>
+struct Tile {
+  using Vectors = Vec16<T>[Group::kRows][Group::kVectors];
+
+  const RmsNormForwardArgs& args;
+  int thread;  // of its group
+  std::int64_t first_row;
+  int num_columns;
+
+  __device__ __forceinline__ std::int64_t row(int i) const {
+    return first_row + i * (kBlockOf<Group> / Group::kThreads);
+  }
+  __device__ __forceinline__ int column(int v) const { return column_of<Group, T>(thread, v); }
+  __device__ __forceinline__ bool is_mine(int v) const { return kIsFull || column(v) < num_columns; }
+
+  // Threads without columns and groups without rows load the last ones again, so that no load waits for a condition.
+  __device__ __forceinline__ int readable_column(int v) const {
+    return kIsFull ? column(v) : min(column(v), num_columns - kWidth<T>);
+  }
+  __device__ __forceinline__ void load(const void* data, const StridedRows& rows, Vectors& vectors) const {
+#pragma unroll
+    for (int i = 0; i < Group::kRows; ++i) {
+      const std::int64_t begin = row_offset(rows, min(row(i), args.num_rows - 1));
+#pragma unroll
+      for (int v = 0; v < Group::kVectors; ++v) vectors[i][v] = load_vec<T>(data, begin + readable_column(v));
+    }
+  }
+};
+
+// x += residual, rounded.
+template <class T>
+__device__ __forceinline__ void add_residual(const Vec16<T>& residual, Vec16<T>& x) {
+#pragma unroll
+  for (int j = 0; j < kWidth<T>; ++j) x.value[j] = narrow<T>(widen(x.value[j]) + widen(residual.value[j]));
+}
+
+template <class T>
+__device__ __forceinline__ void add_squares(const Vec16<T>& x, float& sum) {
+#pragma unroll
+  for (int j = 0; j < kWidth<T>; ++j) sum += widen(x.value[j]) * widen(x.value[j]);
+}
+
+// Widens elements again at later uses, instead of keeping them in twice the registers.
+template <class Weight, class T, int kRows, int kVectors>
+__device__ __forceinline__ void keep_all_packed(Weight (&weights)[kVectors], Vec16<T> (&x)[kRows][kVectors]) {
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    keep_packed(weights[v]);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) keep_packed(x[i][v]);
+  }
+}
+
+// A group of threads processes kRows rows, which it holds in registers.
 template <class T, class Weight, class Group, bool kAdds, bool kIsFull>
 __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const RmsNormForwardArgs args) {
   pdl_wait_and_trigger();
   constexpr int kGroups = kBlockOf<Group> / Group::kThreads;
   constexpr int kRows = Group::kRows;
   constexpr int kVectors = Group::kVectors;
-  const int thread = static_cast<int>(threadIdx.x) % Group::kThreads;
-  const std::int64_t first_row =
-      static_cast<std::int64_t>(blockIdx.x) * kGroups * kRows + static_cast<int>(threadIdx.x) / Group::kThreads;
-  const auto num_columns = static_cast<int>(args.num_columns);
-  const auto row_of = [&](int i) { return first_row + i * kGroups; };
-  const auto is_mine = [&](int v) { return kIsFull || column_of<Group, T>(thread, v) < num_columns; };
-  const auto readable_column = [&](int v) {
-    const int column = column_of<Group, T>(thread, v);
-    return kIsFull ? column : min(column, num_columns - kWidth<T>);
-  };
-  const auto load = [&](const void* data, const StridedRows& rows, int i, Vec16<T>(&vectors)[kVectors]) {
-    const std::int64_t begin = row_offset(rows, min(row_of(i), args.num_rows - 1));
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) vectors[v] = load_vec<T>(data, begin + readable_column(v));
-  };
+  const Tile<T, Group, kIsFull> tile{.args = args,
+                                     .thread = static_cast<int>(threadIdx.x) % Group::kThreads,
+                                     .first_row = static_cast<std::int64_t>(blockIdx.x) * kGroups * kRows +
+                                                  static_cast<int>(threadIdx.x) / Group::kThreads,
+                                     .num_columns = static_cast<int>(args.num_columns)};
 
   Vec16<T> x[kRows][kVectors];
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) load(args.x, args.x_rows, i, x[i]);
+  tile.load(args.x, args.x_rows, x);
   if constexpr (kAdds) {
     Vec16<T> residual[kRows][kVectors];
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) load(args.residual, args.residual_rows, i, residual[i]);
+    tile.load(args.residual, args.residual_rows, residual);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-#pragma unroll
-        for (int j = 0; j < kWidth<T>; ++j)
-          x[i][v].value[j] = narrow<T>(widen(x[i][v].value[j]) + widen(residual[i][v].value[j]));
-        if (row_of(i) < args.num_rows && is_mine(v))
-          store_vec(x[i][v], args.sum, row_of(i) * args.num_columns + column_of<Group, T>(thread, v));
+        add_residual(residual[i][v], x[i][v]);
+        if (tile.row(i) < args.num_rows && tile.is_mine(v))
+          store_vec(x[i][v], args.sum, tile.row(i) * args.num_columns + tile.column(v));
       }
     }
   }
-
   Vec<Weight, kWidth<T>> loaded_weight[kVectors];  // in flight while the squares are summed
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int column = readable_column(v);
-    loaded_weight[v] = load_vec<Weight, kWidth<T>>(args.weight, column);
-  }
+  for (int v = 0; v < kVectors; ++v)
+    loaded_weight[v] = load_vec<Weight, kWidth<T>>(args.weight, tile.readable_column(v));
 
   float squares[kRows] = {};
 #pragma unroll
   for (int i = 0; i < kRows; ++i)
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (!is_mine(v)) break;
-#pragma unroll
-      for (int j = 0; j < kWidth<T>; ++j) squares[i] += widen(x[i][v].value[j]) * widen(x[i][v].value[j]);
+      if (!tile.is_mine(v)) break;
+      add_squares(x[i][v], squares[i]);
     }
   thread_group_sums<Group::kThreads, kBlockOf<Group>>(squares, 0);
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    keep_packed(loaded_weight[v]);
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) keep_packed(x[i][v]);
-  }
-  const float inv_n = 1.0F / static_cast<float>(num_columns);
+  keep_all_packed(loaded_weight, x);
+  const float inv_n = 1.0F / static_cast<float>(tile.num_columns);
   const auto eps = static_cast<float>(args.eps);
   float inv_rms[kRows];
 #pragma unroll
@@ -91,18 +121,18 @@ __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const Rm
 
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    if (!is_mine(v)) break;
+    if (!tile.is_mine(v)) break;
     float weight[kWidth<T>];
 #pragma unroll
     for (int j = 0; j < kWidth<T>; ++j)
       weight[j] = widen(loaded_weight[v].value[j]) + (args.zero_centered ? 1.0F : 0.0F);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      if (row_of(i) >= args.num_rows) continue;
+      if (tile.row(i) >= args.num_rows) continue;
       Vec16<T> out;
 #pragma unroll
       for (int j = 0; j < kWidth<T>; ++j) out.value[j] = narrow<T>(widen(x[i][v].value[j]) * inv_rms[i] * weight[j]);
-      store_vec(out, args.out, row_of(i) * args.num_columns + column_of<Group, T>(thread, v));
+      store_vec(out, args.out, tile.row(i) * args.num_columns + tile.column(v));
     }
   }
 }

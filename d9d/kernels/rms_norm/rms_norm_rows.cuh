@@ -73,4 +73,15 @@ __device__ __forceinline__ int column_of(int thread, int vector) {
   return (vector * Group::kThreads + thread) * kWidth<T>;
 }
 
+// grad_x of an element, plus `added` with kAdds. Adds the element's part of the gradient of its column's weight.
+template <bool kAdds, class T>
+__device__ __forceinline__ T backward_of_element(T x, T grad, T added, float weight, float inv_rms, float x_coefficient,
+                                                 float& grad_weight) {
+  const float value = widen(x);
+  const float scaled = widen(grad) * inv_rms;
+  grad_weight += scaled * value;
+  const float grad_of_norm = scaled * weight - value * x_coefficient;
+  return narrow<T>(kAdds ? grad_of_norm + widen(added) : grad_of_norm);
+}
+
 }  // namespace d9d::kernels::detail
