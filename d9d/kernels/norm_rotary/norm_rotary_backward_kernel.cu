@@ -52,6 +52,105 @@ __device__ __forceinline__ void write_partial(const float (&sums)[2 * W], float*
   }
 }
 
+// Rotates the gradients back. `sums` gets the squares of x, and the products of the rotated gradient with weight * x.
+template <class T, class Table, bool kIsInterleaved, int W = kWidth<T>>
+__device__ __forceinline__ void rotate_back(const Packed<T, W> (&x)[kHeads][2], const Packed<T, W> (&grad)[kHeads][2],
+                                            const TablePieces<Table, W>& cos, const TablePieces<Table, W>& sin,
+                                            const float (&weights)[2 * W], float (&rotated)[kHeads][2 * W],
+                                            float (&sums)[2 * kHeads]) {
+#pragma unroll
+  for (int j = 0; j < W; ++j) {
+    const Pair<W, kIsInterleaved> at(j);
+    const float cos_a = cos[at.a], cos_b = cos[at.b], sin_a = sin[at.a], sin_b = sin[at.b];
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+      const float grad_a = grad[i][at.a / W][at.a % W];
+      const float grad_b = grad[i][at.b / W][at.b % W];
+      rotated[i][at.a] = grad_a * cos_a + grad_b * sin_b;
+      rotated[i][at.b] = grad_b * cos_b - grad_a * sin_a;
+      const float x_a = x[i][at.a / W][at.a % W];
+      const float x_b = x[i][at.b / W][at.b % W];
+      sums[2 * i] += x_a * x_a;
+      sums[2 * i] += x_b * x_b;
+      sums[2 * i + 1] += rotated[i][at.a] * weights[at.a] * x_a;
+      sums[2 * i + 1] += rotated[i][at.b] * weights[at.b] * x_b;
+    }
+  }
+}
+
+// The heads of x (source 0) or grad_out (source 1) from a stage of the ring.
+template <class T, int W>
+__device__ __forceinline__ void load_heads(const Ring& ring, int stage, int source, Packed<T, W> (&heads)[kHeads][2]) {
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+#pragma unroll
+    for (int p = 0; p < 2; ++p) heads[i][p] = load_packed<T, W>(ring.at(stage, source, i, p));
+  }
+}
+
+// Writes grad_x of a head that is there, if it is wanted, and adds the head's part of the gradients of the weights.
+template <class T, int W>
+__device__ __forceinline__ void write_head(Packed<T, W> (&x)[2], const float (&rotated)[2 * W],
+                                           const float (&weights)[2 * W], const Channels& channels, float inv_rms,
+                                           float mean_grad_dot_x, bool is_there, bool is_wanted, T* head,
+                                           float (&grad_weights)[2 * W]) {
+  const float x_coefficient = mean_grad_dot_x * inv_rms * inv_rms * inv_rms;
+#pragma unroll
+  for (int p = 0; p < 2; ++p) {
+    keep_packed(x[p]);
+    float grad_x[W];
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      const float scaled = rotated[p * W + j] * inv_rms;
+      grad_weights[p * W + j] += scaled * x[p][j];
+      grad_x[j] = scaled * weights[p * W + j] - x[p][j] * x_coefficient;
+    }
+    const int channel = p == 0 ? channels.first : channels.second;
+    if (is_there && channel >= 0 && is_wanted) store_packed(pack<T>(grad_x), head + channel);
+  }
+}
+
+// The groups of heads of a thread group: first, first + step, ...; num_steps is the same for all threads.
+struct GroupSteps {
+  unsigned first;
+  unsigned step;
+  unsigned num_steps;
+};
+__device__ __forceinline__ GroupSteps group_steps(const HeadGrid& grid, bool are_keys) {
+  const unsigned groups_of_block = kBlock / grid.group;
+  const unsigned step = pick(grid.num_blocks, are_keys) * groups_of_block;
+  const unsigned first =
+      (blockIdx.x - (are_keys ? grid.num_blocks[0] : 0)) * groups_of_block + threadIdx.x / grid.group;
+  return {first, step, (pick(grid.num_groups, are_keys) + step - 1) / step};
+}
+
+// Starts the loads of a step's heads of x and grad_out into the ring. Missing heads become zeros.
+template <class T>
+__device__ __forceinline__ void fetch_heads(const HeadsShape& shape, const HeadGrid& grid, const HeadsView (&views)[2],
+                                            bool are_keys, bool has_slot, const Channels& channels,
+                                            const GroupSteps& steps, unsigned i_step, const Ring& ring) {
+  const auto first_bytes = static_cast<unsigned>(channels.first * static_cast<int>(sizeof(T)));
+  const auto second_bytes = static_cast<unsigned>(max(channels.second, 0) * static_cast<int>(sizeof(T)));
+  const unsigned index = steps.first + i_step * steps.step;
+  const int stage = static_cast<int>(i_step % kStages);
+  if (i_step < steps.num_steps) {
+    const HeadGroup group = head_group<kHeads>(pick(grid.groups_of_token, are_keys), index);
+#pragma unroll
+    for (int source = 0; source < 2; ++source) {
+      const unsigned char* head = head_at(shape, grid, views[source], group);
+#pragma unroll
+      for (int i = 0; i < kHeads; ++i) {
+        const bool is_there =
+            has_slot && index < pick(grid.num_groups, are_keys) && group.head + i < pick(shape.num_heads, are_keys);
+        cp_async(ring.at(stage, source, i, 0), head + first_bytes, is_there);
+        cp_async(ring.at(stage, source, i, 1), head + second_bytes, is_there && channels.second >= 0);
+        head += views[source].head_bytes;
+      }
+    }
+  }
+  cp_async_commit();
+}
+
 // Groups of heads are dealt to blocks in turn. A thread keeps the weights of its channels in registers, and the sums of
 // their gradients over all heads.
 template <class T, class Table, bool kIsInterleaved>
@@ -69,35 +168,11 @@ __global__ void __launch_bounds__(kBlock, 1)
   const int slot = static_cast<int>(threadIdx.x) % grid.group;
   const bool has_slot = slot < grid.num_slots;
   const Channels channels = channels_of<W>(shape.head_dim, shape.rotary_dim, has_slot ? slot : 0, kIsInterleaved);
-  const bool is_rotated = channels.first < shape.rotary_dim;
   const Ring ring(shared_memory);
-
-  const unsigned groups_of_block = kBlock / grid.group;
-  const unsigned step = pick(grid.num_blocks, are_keys) * groups_of_block;
-  const unsigned first =
-      (blockIdx.x - (are_keys ? grid.num_blocks[0] : 0)) * groups_of_block + threadIdx.x / grid.group;
-  const unsigned num_steps = (num_groups + step - 1) / step;  // the same for all threads
+  const GroupSteps steps = group_steps(grid, are_keys);
   const HeadsView views[2] = {pick(inputs.x, are_keys), pick(args.grad_out, are_keys)};
-  const auto first_bytes = static_cast<unsigned>(channels.first * static_cast<int>(sizeof(T)));
-  const auto second_bytes = static_cast<unsigned>(max(channels.second, 0) * static_cast<int>(sizeof(T)));
-  const auto fetch = [&](unsigned i_step) {  // missing heads become zeros
-    const unsigned index = first + i_step * step;
-    const int stage = static_cast<int>(i_step % kStages);
-    if (i_step < num_steps) {
-      const HeadGroup group = head_group<kHeads>(groups_of_token, index);
-#pragma unroll
-      for (int source = 0; source < 2; ++source) {
-        const unsigned char* head = head_at(shape, grid, views[source], group);
-#pragma unroll
-        for (int i = 0; i < kHeads; ++i) {
-          const bool is_there = has_slot && index < num_groups && group.head + i < num_heads;
-          cp_async(ring.at(stage, source, i, 0), head + first_bytes, is_there);
-          cp_async(ring.at(stage, source, i, 1), head + second_bytes, is_there && channels.second >= 0);
-          head += views[source].head_bytes;
-        }
-      }
-    }
-    cp_async_commit();
+  const auto fetch = [&](unsigned i_step) {
+    fetch_heads<T>(shape, grid, views, are_keys, has_slot, channels, steps, i_step, ring);
   };
 #pragma unroll
   for (unsigned i_step = 0; i_step < kStages; ++i_step) fetch(i_step);
@@ -109,71 +184,30 @@ __global__ void __launch_bounds__(kBlock, 1)
   float grad_weights[2 * W] = {};
   const float inv_n = __frcp_rn(static_cast<float>(shape.head_dim));
   const auto eps = static_cast<float>(inputs.eps);
-  for (unsigned i_step = 0; i_step < num_steps; ++i_step) {
-    const unsigned index = first + i_step * step;
+  for (unsigned i_step = 0; i_step < steps.num_steps; ++i_step) {
+    const unsigned index = steps.first + i_step * steps.step;
     const int stage = static_cast<int>(i_step % kStages);
     const HeadGroup group = head_group<kHeads>(groups_of_token, min(index, num_groups - 1));
-    const std::uint64_t table_row = table_row_of(shape, grid, group.token);
-    auto cos = load_table<Table, W>(inputs.cos, table_row, channels, is_rotated);
-    auto sin = load_table<Table, W>(inputs.sin, table_row, channels, is_rotated);
-    if (shape.rotary_dim != shape.head_dim) {
-      fill_unless(is_rotated, cos, 1.0F);
-      fill_unless(is_rotated, sin, 0.0F);
-    }
+    TablePieces<Table, W> cos;
+    TablePieces<Table, W> sin;
+    load_tables(shape, inputs.cos, inputs.sin, table_row_of(shape, grid, group.token), channels, cos, sin);
     cp_async_wait<kStages - 1>();
 
     float rotated[kHeads][2 * W];
     float sums[2 * kHeads] = {};  // of squares, and of products with the gradient
     Packed<T, W> x[kHeads][2];
     Packed<T, W> grad[kHeads][2];
-#pragma unroll
-    for (int i = 0; i < kHeads; ++i) {
-#pragma unroll
-      for (int p = 0; p < 2; ++p) {
-        x[i][p] = load_packed<T, W>(ring.at(stage, 0, i, p));
-        grad[i][p] = load_packed<T, W>(ring.at(stage, 1, i, p));
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < W; ++j) {
-      const Pair<W, kIsInterleaved> at(j);
-      const float cos_a = cos[at.a], cos_b = cos[at.b], sin_a = sin[at.a], sin_b = sin[at.b];
-#pragma unroll
-      for (int i = 0; i < kHeads; ++i) {
-        const float grad_a = grad[i][at.a / W][at.a % W];
-        const float grad_b = grad[i][at.b / W][at.b % W];
-        rotated[i][at.a] = grad_a * cos_a + grad_b * sin_b;
-        rotated[i][at.b] = grad_b * cos_b - grad_a * sin_a;
-        const float x_a = x[i][at.a / W][at.a % W];
-        const float x_b = x[i][at.b / W][at.b % W];
-        sums[2 * i] += x_a * x_a;
-        sums[2 * i] += x_b * x_b;
-        sums[2 * i + 1] += rotated[i][at.a] * weights[at.a] * x_a;
-        sums[2 * i + 1] += rotated[i][at.b] * weights[at.b] * x_b;
-      }
-    }
+    load_heads(ring, stage, 0, x);
+    load_heads(ring, stage, 1, grad);
+    rotate_back<T, Table, kIsInterleaved>(x, grad, cos, sin, weights, rotated, sums);
     lane_group_sums(sums, grid.group);
 #pragma unroll
     for (int i = 0; i < kHeads; ++i) {
-      const float inv_rms = rsqrtf(sums[2 * i] * inv_n + eps);
-      const float mean_grad_dot_x = sums[2 * i + 1] * inv_n;
-      const float x_coefficient = mean_grad_dot_x * inv_rms * inv_rms * inv_rms;
       const bool is_there = has_slot && index < num_groups && group.head + i < num_heads;
       T* const head =
           grad_x_data + static_cast<std::uint64_t>(group.token) * grad_x_stride + (group.head + i) * shape.head_dim;
-#pragma unroll
-      for (int p = 0; p < 2; ++p) {
-        keep_packed(x[i][p]);
-        float grad_x[W];
-#pragma unroll
-        for (int j = 0; j < W; ++j) {
-          const float scaled = rotated[i][p * W + j] * inv_rms;
-          grad_weights[p * W + j] += scaled * x[i][p][j];
-          grad_x[j] = scaled * weights[p * W + j] - x[i][p][j] * x_coefficient;
-        }
-        const int channel = p == 0 ? channels.first : channels.second;
-        if (is_there && channel >= 0 && grad_x_data != nullptr) store_packed(pack<T>(grad_x), head + channel);
-      }
+      write_head<T>(x[i], rotated[i], weights, channels, rsqrtf(sums[2 * i] * inv_n + eps), sums[2 * i + 1] * inv_n,
+                    is_there, grad_x_data != nullptr, head, grad_weights);
     }
     fetch(i_step + kStages);
   }

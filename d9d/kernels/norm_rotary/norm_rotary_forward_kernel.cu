@@ -12,6 +12,21 @@ namespace {
 constexpr int kBlock = 128;
 constexpr int kHeads = 4;  // of a thread group
 
+// The channels of a head after norm and rotation, as two vectors.
+template <class T, class Table, bool kIsInterleaved, int W = kWidth<T>>
+__device__ __forceinline__ void rotate(const Packed<T, W> (&x)[2], float inv_rms, const float (&weights)[2 * W],
+                                       const TablePieces<Table, W>& cos, const TablePieces<Table, W>& sin,
+                                       float (&out)[2][W]) {
+#pragma unroll
+  for (int j = 0; j < W; ++j) {
+    const Pair<W, kIsInterleaved> at(j);
+    const float y_a = x[at.a / W][at.a % W] * inv_rms * weights[at.a];
+    const float y_b = x[at.b / W][at.b % W] * inv_rms * weights[at.b];
+    out[at.a / W][at.a % W] = y_a * cos[at.a] - y_b * sin[at.a];
+    out[at.b / W][at.b % W] = y_b * cos[at.b] + y_a * sin[at.b];
+  }
+}
+
 template <class T, class Table, bool kIsInterleaved>
 __global__ void __launch_bounds__(kBlock, 4)
     norm_rotary_forward(const NormRotaryForwardArgs args, const HeadGrid grid) {
@@ -30,7 +45,6 @@ __global__ void __launch_bounds__(kBlock, 4)
   const Channels channels =
       channels_of<W>(shape.head_dim, shape.rotary_dim, slot < grid.num_slots ? slot : 0, kIsInterleaved);
   const int second = channels.second < 0 ? channels.first : channels.second;
-  const bool is_rotated = channels.first < shape.rotary_dim;
 
   Packed<T, W> x[kHeads][2];
   const HeadsView view = pick(inputs.x, are_keys);
@@ -42,13 +56,9 @@ __global__ void __launch_bounds__(kBlock, 4)
     x[i][0] = load_packed_from_global<T, W>(head + channels.first);
     x[i][1] = load_packed_from_global<T, W>(head + second);
   }
-  const std::uint64_t table_row = table_row_of(shape, grid, group.token);
-  auto cos = load_table<Table, W>(inputs.cos, table_row, channels, is_rotated);
-  auto sin = load_table<Table, W>(inputs.sin, table_row, channels, is_rotated);
-  if (shape.rotary_dim != shape.head_dim) {
-    fill_unless(is_rotated, cos, 1.0F);
-    fill_unless(is_rotated, sin, 0.0F);
-  }
+  TablePieces<Table, W> cos;
+  TablePieces<Table, W> sin;
+  load_tables(shape, inputs.cos, inputs.sin, table_row_of(shape, grid, group.token), channels, cos, sin);
 
   float squares[kHeads] = {};
 #pragma unroll
@@ -77,14 +87,7 @@ __global__ void __launch_bounds__(kBlock, 4)
     }
     const float inv_rms = rsqrtf(squares[i] * inv_n + static_cast<float>(inputs.eps));
     float out[2][W];
-#pragma unroll
-    for (int j = 0; j < W; ++j) {
-      const Pair<W, kIsInterleaved> at(j);
-      const float y_a = x[i][at.a / W][at.a % W] * inv_rms * weights[at.a];
-      const float y_b = x[i][at.b / W][at.b % W] * inv_rms * weights[at.b];
-      out[at.a / W][at.a % W] = y_a * cos[at.a] - y_b * sin[at.a];
-      out[at.b / W][at.b % W] = y_b * cos[at.b] + y_a * sin[at.b];
-    }
+    rotate<T, Table, kIsInterleaved>(x[i], inv_rms, weights, cos, sin, out);
     T* const head = static_cast<T*>(pick(args.out, are_keys)) +
                     (static_cast<std::uint64_t>(group.token) * num_heads + group.head + i) * shape.head_dim;
     store_packed(pack<T>(out[0]), head + channels.first);

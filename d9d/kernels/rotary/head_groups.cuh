@@ -118,6 +118,20 @@ __device__ __forceinline__ void fill_unless(bool is_rotated, TablePieces<Table, 
   }
 }
 
+// The entries of both tables in a token's row for the channels of a slot; channels that pass through get 1 and 0.
+template <class Table, int W>
+__device__ __forceinline__ void load_tables(const HeadsShape& shape, const void* cos_table, const void* sin_table,
+                                            std::uint64_t row, const Channels& channels, TablePieces<Table, W>& cos,
+                                            TablePieces<Table, W>& sin) {
+  const bool is_rotated = channels.first < shape.rotary_dim;
+  cos = load_table<Table, W>(cos_table, row, channels, is_rotated);
+  sin = load_table<Table, W>(sin_table, row, channels, is_rotated);
+  if (shape.rotary_dim != shape.head_dim) {
+    fill_unless(is_rotated, cos, 1.0F);
+    fill_unless(is_rotated, sin, 0.0F);
+  }
+}
+
 // Calls `function.operator()<T, Table, kIsInterleaved>()`. Tables have the heads' dtype or float; heads must not be
 // double.
 template <class Function>

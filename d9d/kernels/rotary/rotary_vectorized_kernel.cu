@@ -27,7 +27,6 @@ __global__ void __launch_bounds__(kBlock, 5) rotary_vectorized(const RotaryVecto
   const HeadGroup group = head_group<kHeads>(pick(grid.groups_of_token, are_keys), index);
   const Channels channels = channels_of<W>(shape.head_dim, shape.rotary_dim, slot, kIsInterleaved);
   const int second = channels.second < 0 ? channels.first : channels.second;
-  const bool is_rotated = channels.first < shape.rotary_dim;
 
   Packed<T, W> x[kHeads][2];
   const HeadsView view = pick(args.x, are_keys);
@@ -39,13 +38,9 @@ __global__ void __launch_bounds__(kBlock, 5) rotary_vectorized(const RotaryVecto
     x[i][0] = load_packed_from_global<T, W>(head + channels.first);
     x[i][1] = load_packed_from_global<T, W>(head + second);
   }
-  const std::uint64_t table_row = table_row_of(shape, grid, group.token);
-  auto cos = load_table<Table, W>(args.cos, table_row, channels, is_rotated);
-  auto sin = load_table<Table, W>(args.sin, table_row, channels, is_rotated);
-  if (shape.rotary_dim != shape.head_dim) {
-    fill_unless(is_rotated, cos, 1.0F);
-    fill_unless(is_rotated, sin, 0.0F);
-  }
+  TablePieces<Table, W> cos;
+  TablePieces<Table, W> sin;
+  load_tables(shape, args.cos, args.sin, table_row_of(shape, grid, group.token), channels, cos, sin);
 
   T* head = static_cast<T*>(pick(args.out, are_keys)) +
             (static_cast<std::uint64_t>(group.token) * num_heads + group.head) * shape.head_dim;
