@@ -17,12 +17,13 @@ import torch
 import torch.nn.functional as F
 import transformers
 from safetensors.torch import save_file
-from transformers import (GPTJConfig, GptOssConfig, LlamaConfig, Qwen3_5MoeTextConfig, Qwen3Config, Qwen3ForCausalLM,
-                          Qwen3MoeConfig, Qwen3NextConfig)
+from transformers import (GPTJConfig, GptOssConfig, LlamaConfig, Qwen2Config, Qwen3_5MoeTextConfig, Qwen3Config,
+                          Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3NextConfig)
 from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention
 from transformers.models.gptj.modeling_gptj import GPTJAttention
-from transformers.models.llama.modeling_llama import LlamaMLP
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
+from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3MLP, Qwen3RotaryEmbedding
 from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeSparseMoeBlock
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock, load_balancing_loss_func
@@ -144,6 +145,11 @@ def attention_cases():
     add_case("attention_boolean_mask_causal", qwen3_attention(2), attend(additive(keep & CAUSAL)), attention_inputs(mask=keep))
     bias = draw(BATCH, 4, SEQUENCE, SEQUENCE)
     add_case("attention_additive_mask", qwen3_attention(2), attend(bias), attention_inputs(mask=bias))
+
+    sizes = dict(hidden_size=HIDDEN, num_attention_heads=4, num_key_value_heads=2, head_dim=HEAD_DIM, **EAGER)
+    add_case("attention_qkv_bias", Qwen2Attention(Qwen2Config(**sizes), 0), attend(additive(CAUSAL)), attention_inputs())
+    add_case("attention_bias", LlamaAttention(LlamaConfig(attention_bias=True, **sizes), 0), attend(additive(CAUSAL)),
+             attention_inputs())
 
     rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
     config = Qwen3NextConfig(hidden_size=HIDDEN, num_attention_heads=4, num_key_value_heads=2, head_dim=HEAD_DIM,

@@ -36,6 +36,18 @@ TEST(SplitBackward, Of_linears_leaves_one_product_a_call) {
   }
 }
 
+TEST(SplitBackward, Of_linears_with_biases_leaves_a_product_and_a_sum) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    const auto op = [](const Inputs& in) { return linears(in[0], {in[1], in[2]}, {in[3], in[4]}); };
+    EXPECT_EQ(split_difference(op,
+                               {values({3, 4, 8}, 1, dtype), values({5, 8}, 2, dtype), values({6, 8}, 3, dtype),
+                                values({5}, 4, dtype), values({6}, 5, dtype)},
+                               2),
+              "")
+        << dtype;
+  }
+}
+
 TEST(SplitBackward, Of_grouped_products_leaves_one_product_a_weight) {
   const auto groups = ExpertTokenGroups::from_counts(at::tensor({3, 0, 5}, at::kLong));
   for (const GroupedMMBackend backend : {GroupedMMBackend::kEager, GroupedMMBackend::kTorch}) {

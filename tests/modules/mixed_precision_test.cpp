@@ -46,7 +46,10 @@ TEST(MixedPrecision, Forward_outside_of_a_step_uses_what_is_stored) {
 
 TEST(MixedPrecision, Several_forwards_outside_of_a_step_may_precede_their_backward) {
   const auto net = make_net(at::kFloat);
-  (net(input(0)) + net(input(1))).sum().backward();
+  const at::Tensor first = net(input(0)).sum();
+  const at::Tensor second = net(input(1)).sum();
+  first.backward();
+  second.backward();
   const at::Tensor together = net->up->weight->local().grad().clone();
   net->up->weight->local().mutable_grad() = at::Tensor();
   net(input(0)).sum().backward();

@@ -28,18 +28,12 @@ const GroupedQueryAttentionConfig& checked(const GroupedQueryAttentionConfig& co
 
 GroupedQueryAttention::GroupedQueryAttention(const GroupedQueryAttentionConfig& configuration)
     : config(checked(configuration)),
-      q_proj(register_module<Linear>("q_proj",
-                                     LinearConfig{config.hidden_size, config.num_attention_heads * config.head_dim})),
-      k_proj(register_module<Linear>("k_proj",
-                                     LinearConfig{config.hidden_size, config.num_key_value_heads * config.head_dim})),
-      v_proj(register_module<Linear>("v_proj",
-                                     LinearConfig{config.hidden_size, config.num_key_value_heads * config.head_dim})),
-      o_proj(register_module<Linear>("o_proj",
-                                     LinearConfig{config.num_attention_heads * config.head_dim, config.hidden_size})),
-      gate_proj(config.has_output_gate
-                    ? register_module<Linear>(
-                          "gate_proj", LinearConfig{config.hidden_size, config.num_attention_heads * config.head_dim})
-                    : nullptr),
+      q_proj(register_projection("q_proj", config.num_attention_heads)),
+      k_proj(register_projection("k_proj", config.num_key_value_heads)),
+      v_proj(register_projection("v_proj", config.num_key_value_heads)),
+      o_proj(register_module<Linear>("o_proj", LinearConfig{config.num_attention_heads * config.head_dim,
+                                                            config.hidden_size, config.has_output_bias})),
+      gate_proj(config.has_output_gate ? register_projection("gate_proj", config.num_attention_heads) : nullptr),
       q_norm(config.qk_norm_eps ? register_module<RMSNorm>("q_norm", RMSNormConfig{config.head_dim, *config.qk_norm_eps,
                                                                                    config.qk_norm_zero_centered})
                                 : nullptr),
@@ -54,6 +48,11 @@ GroupedQueryAttention::GroupedQueryAttention(const GroupedQueryAttentionConfig& 
                          .softcap = config.softcap,
                          .needs_attention_mask = config.needs_attention_mask,
                          .backend = config.sdpa_backend})) {}
+
+ModulePtr<Linear> GroupedQueryAttention::register_projection(const std::string& name, std::int64_t num_heads) {
+  return register_module<Linear>(
+      name, LinearConfig{config.hidden_size, num_heads * config.head_dim, /*has_bias=*/config.has_qkv_bias});
+}
 
 std::vector<ModulePtr<Linear>> GroupedQueryAttention::projections() const {
   std::vector<ModulePtr<Linear>> linears = {q_proj, k_proj, v_proj};

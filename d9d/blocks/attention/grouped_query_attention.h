@@ -1,6 +1,6 @@
 // Self-attention with grouped key and value heads (Ainslie et al., arXiv:2305.13245), which includes multi-head and
 // multi-query attention as its extremes. Optional: normalised queries and keys, rotation of a slice of each head, a
-// sigmoid output gate, sinks, a sliding window, a softcap.
+// sigmoid output gate, biases of projections, sinks, a sliding window, a softcap.
 //
 // Legend   B batch, S sequence, H hidden size, Hq query heads, Hkv key and value heads, D head dim.
 #pragma once
@@ -24,6 +24,8 @@ struct GroupedQueryAttentionConfig {
   bool is_causal = true;
   RotaryStyle rope_style = RotaryStyle::kHalf;
   std::optional<std::int64_t> rope_dim;  // rotate the first rope_dim features of each head; none: all D
+  bool has_qkv_bias = false;             // biases of q_proj, k_proj, v_proj, and gate_proj if there is a gate
+  bool has_output_bias = false;          // a bias of o_proj
   bool has_output_gate = false;          // multiply by sigmoid(gate_proj(x)) before the output projection
   bool has_sinks = false;
   std::optional<std::int64_t> window_left;  // sliding window, see SdpaParameters
@@ -33,8 +35,8 @@ struct GroupedQueryAttentionConfig {
   std::optional<SdpaConfig> sdpa_backend;
 };
 
-// State: {q,k,v,o}_proj.weight; gate_proj.weight if there is a gate; {q,k}_norm.weight if there are norms; kernel.sinks
-// if there are sinks.
+// State: {q,k,v,o}_proj.weight; gate_proj.weight if there is a gate; .bias of projections that have one;
+// {q,k}_norm.weight if there are norms; kernel.sinks if there are sinks.
 class GroupedQueryAttention : public Module {
  public:
   explicit GroupedQueryAttention(const GroupedQueryAttentionConfig& config);
@@ -61,6 +63,7 @@ class GroupedQueryAttention : public Module {
   const ModulePtr<Sdpa> kernel;
 
  private:
+  [[nodiscard]] ModulePtr<Linear> register_projection(const std::string& name, std::int64_t num_heads);
   [[nodiscard]] std::vector<ModulePtr<Linear>> projections() const;  // of hidden states: q, k, v and the gate
   void after_materialize(at::Device device) override;
 

@@ -32,15 +32,22 @@ Linear::Linear(const LinearConfig& configuration)
                            : nullptr) {}
 
 at::Tensor Linear::forward(const at::Tensor& x) const {
-  return bias ? at::linear(x, weight->local(), bias->local()) : kernels::linear(x, weight->local());
+  return bias ? kernels::linears(x, {weight->local()}, {bias->local()}).front() : kernels::linear(x, weight->local());
 }
 
 std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears) {
   std::vector<at::Tensor> outputs;
-  if (std::ranges::all_of(linears, [](const ModulePtr<Linear>& linear) { return linear->is_product(); })) {
+  const bool has_biases = linears.front()->config.has_bias;
+  if (std::ranges::all_of(linears, [&](const ModulePtr<Linear>& linear) {
+        return linear->is_plain() && linear->config.has_bias == has_biases;
+      })) {
     std::vector<at::Tensor> weights;
-    for (const ModulePtr<Linear>& linear : linears) weights.push_back(linear->weight->local());
-    return kernels::linears(x, weights);
+    std::vector<at::Tensor> biases;
+    for (const ModulePtr<Linear>& linear : linears) {
+      weights.push_back(linear->weight->local());
+      if (linear->bias) biases.push_back(linear->bias->local());
+    }
+    return kernels::linears(x, weights, biases);
   }
   for (const ModulePtr<Linear>& linear : linears) outputs.push_back(linear(x));
   return outputs;

@@ -28,7 +28,8 @@ class Linear : public Module {
   const ParameterPtr bias;  // null without bias
 };
 
-// Applies each linear to x, in order; in one product if none has a bias or hooks of its own (kernels/linear/linear.h).
+// Applies each linear to x, in order. If none has hooks of its own, and all have a bias or none has, this is one
+// operator, which joins products where it can (kernels/linear/linear.h).
 [[nodiscard]] std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears);
 
 // For after_materialize of a block that uses linears_of: places the weights contiguously one after another in memory,

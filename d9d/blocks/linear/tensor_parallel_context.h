@@ -28,8 +28,8 @@ class TensorParallelContext {
   // Collective. Applies each linear to enter(x), in order. Each linear has its columns on this rank, [B, S, out / W].
   [[nodiscard]] virtual std::vector<at::Tensor> column_linears(const at::Tensor& x,
                                                                const std::vector<ModulePtr<Linear>>& linears) const;
-  // Collective. Applies leave() to the output of a linear that has the rows for this rank's columns,
-  // [B, S, in / W] -> [B, S / W, out].
+  // Collective. Applies leave() to the product of a linear that has the rows for this rank's columns,
+  // [B, S, in / W] -> [B, S / W, out]. A bias is added once, to this rank's positions of the sum.
   [[nodiscard]] virtual at::Tensor row_linear(const at::Tensor& y, const ModulePtr<Linear>& linear) const;
 };
 using TensorParallelContextPtr = std::shared_ptr<const TensorParallelContext>;  // shared by the blocks of a model

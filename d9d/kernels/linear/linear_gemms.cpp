@@ -13,6 +13,10 @@ std::span<const T> part(const std::vector<T>& all, Run run) {
   return std::span(all).subspan(run.first, run.count);
 }
 
+at::Tensor joined_biases(std::span<const at::Tensor> biases) {
+  return biases.size() == 1 ? biases.front() : at::cat(at::TensorList(biases.data(), biases.size()));
+}
+
 void put_product(const GradientPlace& place, const at::Tensor& a, const at::Tensor& b) {
   const at::ScalarType dtype = place.tensor.scalar_type();
   const bool is_written_by_products =
@@ -23,15 +27,18 @@ void put_product(const GradientPlace& place, const at::Tensor& a, const at::Tens
 
 }  // namespace
 
-std::vector<at::Tensor> linears_forward(const at::Tensor& x, const std::vector<at::Tensor>& weights, bool joins) {
+std::vector<at::Tensor> linears_forward(const at::Tensor& x, const std::vector<at::Tensor>& weights,
+                                        const std::vector<at::Tensor>& biases, bool joins) {
   std::vector<at::Tensor> outputs;
   const auto joined = [&](std::size_t i) { return joins && follows_in_rows(weights[i], weights[i + 1]); };
   for (const Run run : runs(weights.size(), joined)) {
-    const at::Tensor whole = rows_product(x, joined_rows(part(weights, run)));
+    const at::Tensor weight = joined_rows(part(weights, run));
+    const at::Tensor whole =
+        biases.empty() ? rows_product(x, weight) : at::addmm(joined_biases(part(biases, run)), x, weight.t());
     std::int64_t column = 0;
-    for (const at::Tensor& weight : part(weights, run)) {
-      outputs.push_back(run.count == 1 ? whole : whole.narrow(1, column, weight.size(0)));
-      column += weight.size(0);
+    for (const at::Tensor& each : part(weights, run)) {
+      outputs.push_back(run.count == 1 ? whole : whole.narrow(1, column, each.size(0)));
+      column += each.size(0);
     }
   }
   return outputs;
@@ -74,6 +81,23 @@ std::vector<at::Tensor> linears_weight_gradients(std::span<const at::Tensor> gra
     std::vector<at::Tensor> tensors;
     for (const auto& place : part(places, run)) tensors.push_back(place->tensor);
     put_product({.tensor = joined_rows(tensors), .has_values = places[run.first]->has_values}, grad, x);
+  }
+  return results;
+}
+
+std::vector<at::Tensor> linears_bias_gradients(std::span<const at::Tensor> grads, const GradientPlaces& places) {
+  std::vector<at::Tensor> results(grads.size());
+  const auto joined = [&](std::size_t i) { return follows_in_columns(grads[i], grads[i + 1]); };
+  for (const Run run : runs(grads.size(), joined)) {
+    const auto& place = places[run.first];
+    const at::ScalarType dtype = (place ? place->tensor : grads[run.first]).scalar_type();
+    const at::Tensor sums = joined_columns(grads.subspan(run.first, run.count)).sum(0, /*keepdim=*/false, dtype);
+    std::int64_t first = 0;
+    for (std::size_t i = run.first; i < run.first + run.count; ++i) {
+      const at::Tensor sum = sums.narrow(0, first, grads[i].size(1));
+      first += grads[i].size(1);
+      places[i] ? places[i]->put(sum) : void(results[i] = sum.to(grads[i].scalar_type()));
+    }
   }
   return results;
 }

@@ -1,4 +1,4 @@
-// The matrix products of linears (forward, gradient of the input, gradients of the weights), without autograd.
+// The matrix products of linears (forward, gradient of the input, gradients of weights and biases), without autograd.
 //
 // Legend   T rows, H width of the input, N_i widths of the outputs; all tensors of one floating dtype and device
 #pragma once
@@ -12,10 +12,10 @@
 
 namespace d9d::kernels::detail {
 
-// x [T, H], weights [N_i, H] -> [T, N_i] each. With `joins`, weights that are adjacent in memory share one product, and
-// their outputs are column slices of its result.
+// x [T, H], weights [N_i, H], biases [N_i], one for each weight or none -> [T, N_i] each. With `joins`, weights that
+// are adjacent in memory share one product, and their outputs are column slices of its result.
 [[nodiscard]] std::vector<at::Tensor> linears_forward(const at::Tensor& x, const std::vector<at::Tensor>& weights,
-                                                      bool joins);
+                                                      const std::vector<at::Tensor>& biases, bool joins);
 
 // grads [T, N_i], of which undefined ones count as zero and at least one is defined; weights [N_i, H] -> the gradient
 // of x, [T, H].
@@ -26,5 +26,9 @@ namespace d9d::kernels::detail {
 // which the gradient was written or added.
 [[nodiscard]] std::vector<at::Tensor> linears_weight_gradients(std::span<const at::Tensor> grads, const at::Tensor& x,
                                                                const GradientPlaces& places);
+
+// The gradients [N_i] of the biases, likewise: the sum of each of `grads` over its rows.
+[[nodiscard]] std::vector<at::Tensor> linears_bias_gradients(std::span<const at::Tensor> grads,
+                                                             const GradientPlaces& places);
 
 }  // namespace d9d::kernels::detail

@@ -28,7 +28,7 @@ struct SiluMulLinear : torch::autograd::Function<SiluMulLinear> {
     context->save_for_backward({gate, up, weight});
     std::vector<std::int64_t> shape = gate.sizes().vec();
     shape.back() = weight.size(0);
-    return detail::linears_forward(as_matrix(activated), {weight}, /*joins=*/false).front().view(shape);
+    return detail::linears_forward(as_matrix(activated), {weight}, /*biases=*/{}, /*joins=*/false).front().view(shape);
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {

@@ -1,5 +1,5 @@
 // Parameters that are gathered and reduced together. They have one dtype and one stored dtype, are all trained or all
-// frozen, and are sharded over the same axes. They are concatenated in the order of declaration, each at a multiple of
+// frozen, and are sharded over the same axes. They are concatenated in the given order, each at a multiple of
 // 128 elements (256 bytes or more in every dtype), and the whole is padded to equal slices; rank r of the shard axis
 // keeps slice r. If other axes shard a parameter unevenly, all ranks reserve the size of the largest part, so that the
 // layout is the same on all ranks.

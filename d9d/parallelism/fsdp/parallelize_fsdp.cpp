@@ -69,6 +69,8 @@ void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUni
             "', got none that another unit has not. Of modules within each other only one can be a unit.");
   std::vector<std::unique_ptr<FlatGroup>> groups;
   for (auto& [key, members] : parameters) {
+    // Biases come last, so that the weights of linears that have one input stay adjacent (kernels/linear/linear.h).
+    std::ranges::stable_partition(members, [](const auto& member) { return !member.first.ends_with(".bias"); });
     FsdpAxes axes = unit.axes[std::get<std::size_t>(key)];
     axes.replicate_axes = std::get<std::vector<std::string>>(key);
     groups.push_back(std::make_unique<FlatGroup>(std::move(members), std::move(axes)));

@@ -20,11 +20,9 @@ class Placer {
     shard(*linear->weight, 0);
     if (linear->bias) shard(*linear->bias, 0);
   }
-  // The outputs of the ranks are summed, so each rank would add a bias; hence it is refused.
-  void row(const ModulePtr<Linear>& linear, const char* name) const {
-    D9D_CHECK(!linear->bias, ConfigError, "[parallelism::tensor] a bias of ", name,
-              " is not built in this version under tensor parallelism. Build it without.");
+  void row(const ModulePtr<Linear>& linear) const {
     shard(*linear->weight, 1);
+    if (linear->bias) summed(*linear->bias);
   }
   void shard(Parameter& parameter, std::int64_t dim) const { parameter.place(mesh_, axis_, Shard{dim}, Shard{dim}); }
   void summed(Parameter& parameter) const { parameter.place(mesh_, axis_, Replicate{}, Partial{ReduceOp::kSum}); }
@@ -58,7 +56,7 @@ void parallelize_tensor_parallel(GroupedQueryAttention& attention, const DeviceM
   for (const auto* projection : {&attention.q_proj, &attention.k_proj, &attention.v_proj, &attention.gate_proj}) {
     placer.column(*projection);
   }
-  placer.row(attention.o_proj, "o_proj");
+  placer.row(attention.o_proj);
   if (attention.q_norm) placer.summed(*attention.q_norm->weight);
   if (attention.k_norm) placer.summed(*attention.k_norm->weight);
   if (attention.kernel->sinks) placer.shard(*attention.kernel->sinks, 0);
@@ -69,7 +67,7 @@ void parallelize_tensor_parallel(SwiGLU& feed_forward, const DeviceMesh& mesh, c
   const Placer placer(mesh, axis);
   placer.column(feed_forward.gate_proj);
   placer.column(feed_forward.up_proj);
-  placer.row(feed_forward.down_proj, "down_proj");
+  placer.row(feed_forward.down_proj);
   feed_forward.set_tensor_parallel_context(std::make_shared<SequenceShardedTensorParallelContext>(placer.ranks()));
 }
 

@@ -4,6 +4,7 @@
 //   weights                          placement    gradient
 //   q, k, v, gate, up; their biases  Shard(0)     Shard(0)        column-parallel: a rank has some heads, some features
 //   o, down                          Shard(1)     Shard(1)        row-parallel
+//   biases of o, down                Replicate    Partial(sum)    added once, after the sum over ranks
 //   norms of queries and keys        Replicate    Partial(sum)    each rank has different heads
 //   sinks                            Shard(0)     Shard(0)        one per head
 //   norms between blocks             Replicate    Partial(sum)    each rank has different positions
@@ -31,10 +32,10 @@
 
 namespace d9d {
 
-// The number of ranks must divide the number of key and value heads. A bias of o_proj is refused.
+// The number of ranks must divide the number of key and value heads.
 void parallelize_tensor_parallel(GroupedQueryAttention& attention, const DeviceMesh& mesh,
                                  const std::string& axis = "tp");
-// The features of the inner width may be sharded unevenly. A bias of down_proj is refused.
+// The features of the inner width may be sharded unevenly.
 void parallelize_tensor_parallel(SwiGLU& feed_forward, const DeviceMesh& mesh, const std::string& axis = "tp");
 // Each rank must get rows of at least one split of the vocabulary. Call both functions if the embedding and the head
 // are tied.

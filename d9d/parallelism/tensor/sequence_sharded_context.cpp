@@ -2,6 +2,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/differentiable.h"
+#include "d9d/kernels/linear/linear.h"
 #include "d9d/parallelism/positions.h"
 
 namespace d9d {
@@ -17,6 +18,15 @@ at::Tensor SequenceShardedTensorParallelContext::leave(const at::Tensor& summand
       "the tensor-parallel ranks = ",
       ranks_.num_ranks(), ", got ", summand.sizes(), ". Choose such a sequence length, or pad.");
   return reduce_scatter_along(summand, kPositions, ranks_.lane_communicator());
+}
+
+at::Tensor SequenceShardedTensorParallelContext::row_linear(const at::Tensor& y,
+                                                            const ModulePtr<Linear>& linear) const {
+  if (!linear->bias) return leave(linear(y));
+  D9D_CHECK(linear->is_plain(), ConfigError, "[parallelism::tensor] hooks or activation checkpointing of '",
+            linear->canonical_name(),
+            "', a row-parallel linear with a bias, are not built in this version. Put them on its block.");
+  return leave(kernels::linear(y, linear->weight->local())) + linear->bias->local();
 }
 
 }  // namespace d9d

@@ -8,13 +8,16 @@
 namespace d9d {
 
 // Rank r of the group has positions [r * S / W, (r + 1) * S / W) between blocks. Within a block column-parallel linears
-// return features that stay on their rank. Both functions are collective.
+// return features that stay on their rank. All functions are collective.
 class SequenceShardedTensorParallelContext final : public TensorParallelContext {
  public:
   explicit SequenceShardedTensorParallelContext(DeviceMesh ranks) : ranks_(std::move(ranks)) {}  // one axis
   [[nodiscard]] at::Tensor enter(const at::Tensor& x) const override;
   // Throws ConfigError unless the number of ranks divides the number of positions.
   [[nodiscard]] at::Tensor leave(const at::Tensor& summand) const override;
+  // Throws ConfigError for a linear with both a bias and hooks or activation checkpointing of its own: the call that
+  // they enclose would contain the bias, which every rank would add.
+  [[nodiscard]] at::Tensor row_linear(const at::Tensor& y, const ModulePtr<Linear>& linear) const override;
 
  private:
   DeviceMesh ranks_;

@@ -1,10 +1,12 @@
-// Compares attention layers with those of transformers: Qwen3, Qwen3-Next, GPT-OSS, GPT-J.
+// Compares attention layers with those of transformers: Qwen3, Qwen2, Llama, Qwen3-Next, GPT-OSS, GPT-J.
 #include "d9d/blocks/attention/grouped_query_attention.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/autograd/deferred_gradients.h"
+#include "d9d/modules/trained_leaves.h"
 
 #include "tests/support/block_oracle.h"
 #include "tests/support/compare.h"
@@ -79,6 +81,38 @@ TEST(Attention, With_gate_partial_rotation_and_zero_centred_norms_equals_qwen3_n
   config.rope_dim = 4;
   config.has_output_gate = true;
   expect_equals_oracle_on_both_backends("attention_gated", config);
+}
+
+GroupedQueryAttentionConfig qwen2() {
+  GroupedQueryAttentionConfig config = qwen3();
+  config.qk_norm_eps = std::nullopt;
+  config.has_qkv_bias = true;
+  return config;
+}
+
+TEST(Attention, With_biases_of_queries_keys_and_values_equals_qwen2) {
+  expect_equals_oracle_on_both_backends("attention_qkv_bias", qwen2());
+}
+
+TEST(Attention, With_biases_of_all_projections_equals_llama) {
+  GroupedQueryAttentionConfig config = qwen2();
+  config.has_output_bias = true;
+  expect_equals_oracle_on_both_backends("attention_bias", config);
+}
+
+TEST(Attention, Leaves_gradients_of_its_biases_to_the_second_half_of_a_split_backward) {
+  const auto oracle = test::oracle_case("attention_qkv_bias", at::kDouble);
+  const auto attention = make_module<GroupedQueryAttention>(qwen2());
+  test::load(*attention, oracle.weights, at::kDouble);
+  DeferredGradients deferred(trained_leaves(*attention));
+  const at::Tensor output = attend(attention, oracle.inputs);
+  WeightGradients waiting = deferred.keep([&] { test::backward(output, oracle.inputs.at("grad_out")); });
+  test::expect_close("x", oracle.inputs.at("x").grad(), oracle.gradients.at("x"), test::tolerance("fp64"));
+  for (const auto& [name, gradient] : test::gradients_of(*attention)) EXPECT_FALSE(gradient.defined()) << name;
+  waiting.run();
+  for (const auto& [name, gradient] : test::gradients_of(*attention)) {
+    test::expect_close(name, gradient, oracle.gradients.at(name), test::tolerance("fp64"));
+  }
 }
 
 TEST(Attention, With_sinks_equals_gpt_oss) {

@@ -122,6 +122,23 @@ TEST(Linears, With_a_bias_compute_each_by_itself) {
       at::equal(linears_of(x, linears)[0], at::linear(x, linears[0]->weight->local(), linears[0]->bias->local())));
 }
 
+TEST(Linears, With_a_bias_each_are_one_operator) {
+  const std::vector<ModulePtr<Linear>> linears = {make_module<Linear>(LinearConfig{5, 3, true}),
+                                                  make_module<Linear>(LinearConfig{5, 4, true})};
+  for (const auto& linear : linears) {
+    linear->to(at::kDouble);
+    linear->materialize(at::kCPU);
+    linear->reset_parameters(1);
+  }
+  const at::Tensor x = at::linspace(-1, 1, 10, at::kDouble).view({2, 5});
+  const std::vector<at::Tensor> outputs = linears_of(x, linears);
+  EXPECT_EQ(outputs[0].grad_fn(), outputs[1].grad_fn());
+  for (std::size_t i = 0; i < 2; ++i) {
+    const at::Tensor expected = at::linear(x, linears[i]->weight->local(), linears[i]->bias->local());
+    EXPECT_TRUE(at::allclose(outputs[i], expected, 1e-14, 1e-14)) << i;
+  }
+}
+
 TEST(RMSNorm, Norms_a_sum_and_returns_both) {
   const auto of_sum = [](const ModulePtr<RMSNorm>& norm, const Tensors& inputs) {
     const at::Tensor part = inputs.at("x") * 0.25;

@@ -51,6 +51,30 @@ TEST(Linear, Equals_that_of_ATen_for_every_shape) {
   }
 }
 
+std::vector<at::Tensor> composition_with_biases(const std::vector<at::Tensor>& in) {
+  return {at::linear(in[0], in[1], in[3]), at::linear(in[0], in[2], in[4])};
+}
+
+TEST(Linear, With_biases_equals_that_of_ATen) {
+  const auto biased = [](const std::vector<at::Tensor>& in) { return linears(in[0], {in[1], in[2]}, {in[3], in[4]}); };
+  for (const std::vector<std::int64_t>& lead : std::vector<std::vector<std::int64_t>>{{}, {0}, {5}, {2, 3}}) {
+    std::vector<std::int64_t> shape = lead;
+    shape.push_back(7);
+    EXPECT_LT(
+        worst_difference(biased, composition_with_biases,
+                         {values(shape, 1), values({4, 7}, 2), values({6, 7}, 3), values({4}, 4), values({6}, 5)}),
+        1e-13)
+        << at::IntArrayRef(lead);
+  }
+}
+
+TEST(Linear, Computes_gradients_of_biases_beside_frozen_weights) {
+  const at::Tensor bias = leaf(values({4}, 3));
+  const at::Tensor x = values({3, 7}, 1);
+  linears(x, {values({4, 7}, 2)}, {bias})[0].sum().backward();
+  EXPECT_LT(difference(bias.grad(), at::full({4}, 3.0, at::kDouble)), 1e-13);
+}
+
 TEST(Linear, Takes_rows_with_strides_and_gradients_that_are_expanded) {
   const at::Tensor x = values({3, 4, 10}, 1).narrow(2, 2, 7);
   const at::Tensor w = leaf(values({5, 7}, 2));
@@ -82,6 +106,10 @@ TEST(Linear, Keeps_its_input_only_for_trained_weights) {
 TEST(Linear, Refuses_shapes_and_dtypes_that_do_not_fit) {
   EXPECT_THROW((void)kernels::linear(values({3, 7}, 1), values({4, 6}, 2)), ConfigError);
   EXPECT_THROW((void)kernels::linear(values({3, 7}, 1), values({4, 7}, 2, at::kFloat)), ConfigError);
+  const std::vector<at::Tensor> weights = {values({4, 7}, 2), values({5, 7}, 3)};
+  EXPECT_THROW((void)linears(values({3, 7}, 1), weights, {values({4}, 4)}), ConfigError);
+  EXPECT_THROW((void)linears(values({3, 7}, 1), weights, {values({4}, 4), values({4}, 5)}), ConfigError);
+  EXPECT_THROW((void)linears(values({3, 7}, 1), weights, {values({4}, 4), values({5}, 5, at::kFloat)}), ConfigError);
 }
 
 TEST(LinearGradient, Is_added_to_its_place_in_that_dtype) {
@@ -107,10 +135,33 @@ TEST(LinearProducts, Of_joined_weights_are_slices_of_one) {
   const at::Tensor x = values({3, 7}, 1);
   std::vector<at::Tensor> weights = stacked({4, 2, 6}, 7, 2);
   weights.push_back(values({5, 7}, 3));
-  const std::vector<at::Tensor> outputs = detail::linears_forward(x, weights, /*joins=*/true);
+  const std::vector<at::Tensor> outputs = detail::linears_forward(x, weights, /*biases=*/{}, /*joins=*/true);
   EXPECT_TRUE(detail::follows_in_columns(outputs[0], outputs[1]) && detail::follows_in_columns(outputs[1], outputs[2]));
   EXPECT_FALSE(detail::follows_in_columns(outputs[2], outputs[3]));
   for (std::size_t i = 0; i < 4; ++i) EXPECT_LT(difference(outputs[i], at::mm(x, weights[i].t())), 1e-13) << i;
+}
+
+TEST(LinearProducts, Of_joined_weights_add_each_its_bias) {
+  const at::Tensor x = values({3, 7}, 1);
+  const std::vector<at::Tensor> weights = stacked({4, 2}, 7, 2);
+  const std::vector<at::Tensor> biases = {values({4}, 3), values({2}, 4)};
+  const std::vector<at::Tensor> outputs = detail::linears_forward(x, weights, biases, /*joins=*/true);
+  EXPECT_TRUE(detail::follows_in_columns(outputs[0], outputs[1]));
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_LT(difference(outputs[i], at::linear(x, weights[i], biases[i])), 1e-13) << i;
+  }
+}
+
+TEST(LinearProducts, Of_biases_are_sums_over_rows_added_to_their_places) {
+  const std::vector<at::Tensor> grads = side_by_side(3, {4, 2, 6}, 3);
+  const at::Tensor written = at::empty({4}, at::kDouble), added = values({6}, 4);
+  const at::Tensor expected = added + grads[2].sum(0);
+  const auto results =
+      detail::linears_bias_gradients(grads, {GradientPlace{written, false}, {}, GradientPlace{added, true}});
+  EXPECT_FALSE(results[0].defined() || results[2].defined());
+  EXPECT_LT(difference(written, grads[0].sum(0)), 1e-13);
+  EXPECT_LT(difference(results[1], grads[1].sum(0)), 1e-13);
+  EXPECT_LT(difference(added, expected), 1e-13);
 }
 
 TEST(LinearProducts, Of_joined_gradients_equal_those_of_each) {

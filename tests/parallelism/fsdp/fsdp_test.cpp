@@ -75,6 +75,32 @@ TEST(Fsdp, Keeps_a_slice_a_rank_and_says_how_parameters_lie) {
   });
 }
 
+// With the alignment of flat groups, so that no padding stands between the weights.
+class BiasedPair : public Module {
+ public:
+  at::Tensor forward(const at::Tensor& x) const { return linears_of(x, {first, second})[1]; }
+
+  const ModulePtr<Linear> first = register_module<Linear>("first", LinearConfig{4, 64, true});
+  const ModulePtr<Linear> second = register_module<Linear>("second", LinearConfig{4, 32, true});
+};
+
+TEST(Fsdp, Keeps_weights_of_linears_with_biases_adjacent) {
+  on_two_ranks([](World& world) {
+    const auto pair = make_module<BiasedPair>();
+    const auto runtime = std::make_shared<FsdpRuntime>(FsdpConfig{});
+    const DeviceMesh mesh("dense", {{"dp", world.size()}}, borrowed(world));
+    parallelize_fsdp(runtime,
+                     {.name = "pair", .modules = {pair.shared()}, .axes = {{.mesh = mesh, .shard_axis = "dp"}}});
+    pair->materialize(at::kCPU);
+    pair->reset_parameters(/*base_seed=*/1);
+    runtime->begin_microbatch(/*is_last=*/true);
+    (void)pair(input().to(at::kFloat));  // gathers, and as the last unit stays gathered
+    const at::Tensor& weight = pair->first->weight->local();
+    EXPECT_EQ(pair->second->weight->local().const_data_ptr<float>(), weight.const_data_ptr<float>() + weight.numel());
+    runtime->end_microbatch();
+  });
+}
+
 // One gather for forward and one for backward of each unit, except the last, which stays gathered in between; one
 // reduction each.
 TEST(Fsdp, Gathers_twice_and_reduces_once_a_unit_and_microbatch) {

@@ -27,11 +27,11 @@ GroupedQueryAttentionConfig gated_attention() {
           .window_left = 2};
 }
 
-TEST(TensorParallelAttention, With_gate_sinks_norms_and_window_equals_one_rank) {
-  run_ranks(RankBackend::kThreads, 2, [](World& world) {
+void expect_equals_one_rank(const GroupedQueryAttentionConfig& config) {
+  run_ranks(RankBackend::kThreads, 2, [&](World& world) {
     const DeviceMesh mesh = mesh_of(world, "tp");
-    const auto one = initialized(make_module<GroupedQueryAttention>(gated_attention()));
-    const auto cut = make_module<GroupedQueryAttention>(gated_attention());
+    const auto one = initialized(make_module<GroupedQueryAttention>(config));
+    const auto cut = make_module<GroupedQueryAttention>(config);
     parallelize_tensor_parallel(*cut, mesh);
     initialized(cut);
     const RotaryTables tables{.cos = values({2, kSequence, 4}, 5), .sin = values({2, kSequence, 4}, 6)};
@@ -48,11 +48,20 @@ TEST(TensorParallelAttention, With_gate_sinks_norms_and_window_equals_one_rank) 
   });
 }
 
-// Five features over four ranks: 2, 2, 1, 0.
-TEST(TensorParallelSwiGLU, Of_a_width_that_divides_unevenly_equals_one_rank) {
-  run_ranks(RankBackend::kThreads, 4, [](World& world) {
+TEST(TensorParallelAttention, With_gate_sinks_norms_and_window_equals_one_rank) {
+  expect_equals_one_rank(gated_attention());
+}
+
+TEST(TensorParallelAttention, With_biases_equals_one_rank) {
+  GroupedQueryAttentionConfig config = gated_attention();
+  config.has_qkv_bias = true;
+  config.has_output_bias = true;
+  expect_equals_one_rank(config);
+}
+
+void expect_equals_one_rank(const SwiGLUConfig& config) {
+  run_ranks(RankBackend::kThreads, 4, [&](World& world) {
     const DeviceMesh mesh = mesh_of(world, "tp");
-    const SwiGLUConfig config{.hidden_size = kHidden, .intermediate_size = 5};
     const auto one = initialized(make_module<SwiGLU>(config));
     const auto cut = make_module<SwiGLU>(config);
     parallelize_tensor_parallel(*cut, mesh);
@@ -68,6 +77,15 @@ TEST(TensorParallelSwiGLU, Of_a_width_that_divides_unevenly_equals_one_rank) {
     expect_close("input", shard.grad(), part(whole.grad(), 1, world), tolerance("fp64"));
     expect_gradients(*cut, *one, mesh, tolerance("fp64"));
   });
+}
+
+// Five features over four ranks: 2, 2, 1, 0.
+TEST(TensorParallelSwiGLU, Of_a_width_that_divides_unevenly_equals_one_rank) {
+  expect_equals_one_rank(SwiGLUConfig{.hidden_size = kHidden, .intermediate_size = 5});
+}
+
+TEST(TensorParallelSwiGLU, With_biases_equals_one_rank) {
+  expect_equals_one_rank(SwiGLUConfig{.hidden_size = kHidden, .intermediate_size = 5, .has_bias = true});
 }
 
 std::string error_on_ranks(std::int64_t num_ranks, const std::function<void(const DeviceMesh&)>& body) {
@@ -92,14 +110,16 @@ TEST(TensorParallelErrors, Name_what_the_ranks_do_not_divide) {
               HasSubstr("positions are a multiple of the tensor-parallel ranks = 2, got [1, 3, 6]"));
 }
 
-TEST(TensorParallelErrors, Name_a_bias_that_all_ranks_would_add) {
+TEST(TensorParallelErrors, Name_a_checkpointed_linear_whose_bias_all_ranks_would_add) {
   EXPECT_THAT(error_on_ranks(2,
                              [](const DeviceMesh& mesh) {
-                               const SwiGLUConfig config{
-                                   .hidden_size = kHidden, .intermediate_size = 4, .has_bias = true};
-                               parallelize_tensor_parallel(*make_module<SwiGLU>(config), mesh);
+                               const auto cut = make_module<SwiGLU>(
+                                   SwiGLUConfig{.hidden_size = kHidden, .intermediate_size = 4, .has_bias = true});
+                               parallelize_tensor_parallel(*cut, mesh);
+                               cut->down_proj->set_activation_checkpointing(true);
+                               (void)initialized(cut)(values({1, 2, kHidden}, 1));
                              }),
-              HasSubstr("a bias of down_proj is not built in this version"));
+              HasSubstr("activation checkpointing of 'down_proj'"));
 }
 
 }  // namespace
