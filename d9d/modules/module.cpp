@@ -214,7 +214,8 @@ void Module::set_random_clock(const RandomClockPtr& clock) {
 
 void Module::check_new_name(const std::string& name) const {
   D9D_CHECK(!name.empty() && name.find('.') == std::string::npos, ConfigError,
-            "[modules::module] expected a name without dots, got '", name, "'.");
+            "[modules::module] expected a name without dots, got '", name,
+            "'. Children of a ModuleList have numbers as names.");
   D9D_CHECK(!contains_name(parameters_, name) && !contains_name(buffers_, name) && !contains_name(children_, name),
             ConfigError, "[modules::module] expected distinct names in a module, got '", name, "' twice.");
 }

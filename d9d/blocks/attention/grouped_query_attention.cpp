@@ -18,8 +18,8 @@ const GroupedQueryAttentionConfig& checked(const GroupedQueryAttentionConfig& co
             "[blocks::attention] expected num_attention_heads to be a multiple of num_key_value_heads = ",
             config.num_key_value_heads, ", got ", config.num_attention_heads, ".");
   const std::int64_t rope_dim = config.rope_dim.value_or(config.head_dim);
-  D9D_CHECK(rope_dim > 0 && rope_dim <= config.head_dim && rope_dim % 2 == 0, ConfigError,
-            "[blocks::attention] expected an even rope_dim in (0, head_dim = ", config.head_dim, "], got ", rope_dim,
+  D9D_CHECK(rope_dim >= 0 && rope_dim <= config.head_dim && rope_dim % 2 == 0, ConfigError,
+            "[blocks::attention] expected an even rope_dim in [0, head_dim = ", config.head_dim, "], got ", rope_dim,
             ".");
   return config;
 }
@@ -69,19 +69,23 @@ at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const
                                           const std::optional<PackedSequences>& packed) const {
   D9D_CHECK(!attention_mask || config.needs_attention_mask, ConfigError,
             "[blocks::attention] expected no attention mask, got one. Build the layer with needs_attention_mask.");
+  const bool rotates = config.rope_dim != 0;
+  D9D_CHECK(!rotates || (tables.cos.defined() && tables.sin.defined()), ConfigError,
+            "[blocks::attention] expected rotary tables, got none. Build the layer with rope_dim = 0 to attend without "
+            "rotation.");
   const std::vector<at::Tensor> projected = tensor_parallel_->column_linears(hidden_states, projections());
   const auto heads_of = [&](const at::Tensor& columns) { return columns.unflatten(-1, {-1, config.head_dim}); };
   at::Tensor q = heads_of(projected[0]);
   at::Tensor k = heads_of(projected[1]);
   at::Tensor v = heads_of(projected[2]);
-  if (q_norm && q_norm->is_plain() && k_norm->is_plain()) {
+  if (rotates && q_norm && q_norm->is_plain() && k_norm->is_plain()) {
     std::tie(q, k, v) = kernels::norm_rotary(
         q, k, v, q_norm->weight->local(), k_norm->weight->local(), tables.cos, tables.sin,
         {.style = config.rope_style, .eps = *config.qk_norm_eps, .zero_centered = config.qk_norm_zero_centered});
   } else {
     if (q_norm) q = q_norm(q);
     if (k_norm) k = k_norm(k);
-    std::tie(q, k) = kernels::apply_rotary(q, k, tables.cos, tables.sin, config.rope_style);
+    if (rotates) std::tie(q, k) = kernels::apply_rotary(q, k, tables.cos, tables.sin, config.rope_style);
   }
   const std::int64_t batch = q.size(0);
   if (packed) {  // kernels take one row of sequences

@@ -23,10 +23,11 @@ struct GroupedQueryAttentionConfig {
   bool qk_norm_zero_centered = false;
   bool is_causal = true;
   RotaryStyle rope_style = RotaryStyle::kHalf;
-  std::optional<std::int64_t> rope_dim;  // rotate the first rope_dim features of each head; none: all D
-  bool has_qkv_bias = false;             // biases of q_proj, k_proj, v_proj, and gate_proj if there is a gate
-  bool has_output_bias = false;          // a bias of o_proj
-  bool has_output_gate = false;          // multiply by sigmoid(gate_proj(x)) before the output projection
+  // Rotate the first rope_dim features of each head; none: all D; 0: no rotation, and no tables.
+  std::optional<std::int64_t> rope_dim;
+  bool has_qkv_bias = false;     // biases of q_proj, k_proj, v_proj, and gate_proj if there is a gate
+  bool has_output_bias = false;  // a bias of o_proj
+  bool has_output_gate = false;  // multiply by sigmoid(gate_proj(x)) before the output projection
   bool has_sinks = false;
   std::optional<std::int64_t> window_left;  // sliding window, see SdpaParameters
   std::optional<std::int64_t> window_right;
@@ -41,10 +42,10 @@ class GroupedQueryAttention : public Module {
  public:
   explicit GroupedQueryAttention(const GroupedQueryAttentionConfig& config);
 
-  // hidden_states [B, S, H], tables [B, S, rope_dim or D], mask as in kernels/attention/sdpa.h -> [B, S, H]. Under
-  // tensor parallelism hidden states are shards of the sequence, but tables cover the whole sequence. The number of
-  // heads on this rank follows from the weights. packed: sequences in the order of the B * S positions; the tables
-  // count the positions of each from 0.
+  // hidden_states [B, S, H], tables [B, S, rope_dim or D] (ignored if rope_dim is 0), mask as in
+  // kernels/attention/sdpa.h -> [B, S, H]. Under tensor parallelism hidden states are shards of the sequence, but
+  // tables cover the whole sequence. The number of heads on this rank follows from the weights. packed: sequences in
+  // the order of the B * S positions; the tables count the positions of each from 0.
   [[nodiscard]] at::Tensor forward(const at::Tensor& hidden_states, const RotaryTables& tables,
                                    const std::optional<at::Tensor>& attention_mask = std::nullopt,
                                    const std::optional<PackedSequences>& packed = std::nullopt) const;

@@ -10,14 +10,6 @@
 namespace d9d {
 namespace {
 
-// Layers as children that are named by their global index.
-class LayerList : public Module {
- public:
-  void add(std::int64_t global_index, const ModulePtr<DecoderLayer>& layer) {
-    register_module(std::to_string(global_index), layer);
-  }
-};
-
 // Hidden states between layers have the dtype of the matrices that they are multiplied with; the largest parameter of a
 // layer is taken for all of them. Norms and routers may have another dtype.
 at::ScalarType dtype_between_layers(const DecoderLayer& layer) {
@@ -40,13 +32,12 @@ PreNormDecoder::PreNormDecoder(PreNormDecoderConfig configuration, const Decoder
       rope_provider(register_module<RotaryEmbeddingProvider>("rope_provider", config.rope)),
       norm(options.stage.is_last()
                ? register_module<RMSNorm>("norm", RMSNormConfig{config.hidden_size, config.rms_norm_eps})
-               : nullptr) {
-  const auto list = register_module<LayerList>("layers");
+               : nullptr),
+      layers_(register_module<ModuleList<DecoderLayer>>("layers", layer_range.begin)) {
   for (std::int64_t i = layer_range.begin; i < layer_range.end; ++i) {
     const ModulePtr<DecoderLayer> layer = make_layer(i);
     layer->set_activation_checkpointing(options.enable_checkpointing);
-    list->add(i, layer);
-    layers_.push_back(layer);
+    layers_->append(layer);
   }
 }
 
@@ -79,7 +70,7 @@ SequenceTransfer PreNormDecoder::forward(const SequenceStageInput& input, const 
     state = std::get<SequenceTransfer>(input);
   }
   const RotaryTables tables = rope_provider(shared.position_ids);
-  for (const ModulePtr<DecoderLayer>& layer : layers_) {
+  for (const ModulePtr<DecoderLayer>& layer : *layers_) {
     const DecoderLayerOutput output = layer(state.hidden_states, tables, shared);
     state.hidden_states = output.hidden_states;
     if (output.auxiliary_loss) {
@@ -103,7 +94,7 @@ SequenceTransfer PreNormDecoder::stage_transfer(const SequenceInput& pipeline_in
   D9D_CHECK(sequence % num_position_shards_ == 0, ConfigError,
             "[models::decoder] expected positions in a multiple of the tensor-parallel ranks = ", num_position_shards_,
             ", got ids ", pipeline_input.input_ids.sizes(), ". Choose such a sequence length, or pad.");
-  const at::ScalarType dtype = dtype_between_layers(*layers_.front());
+  const at::ScalarType dtype = dtype_between_layers(*(*layers_)[0]);
   const at::TensorOptions meta(at::kMeta);
   SequenceTransfer transfer{
       .hidden_states = at::empty({batch, sequence / num_position_shards_, config.hidden_size}, meta.dtype(dtype)),

@@ -11,6 +11,7 @@
 #include "d9d/blocks/normalization/rms_norm.h"
 #include "d9d/blocks/positional/rotary_embedding.h"
 #include "d9d/models/decoder/decoder_backbone.h"
+#include "d9d/modules/module_list.h"
 
 namespace d9d {
 
@@ -94,7 +95,7 @@ class PreNormDecoder : public DecoderBackbone {
   [[nodiscard]] bool ties_word_embeddings() const override { return config.ties_word_embeddings; }
 
   // For example to set activation checkpointing of single layers: (*layers)[i]->set_activation_checkpointing(...).
-  [[nodiscard]] const std::vector<ModulePtr<DecoderLayer>>& layers() const { return layers_; }
+  [[nodiscard]] const std::vector<ModulePtr<DecoderLayer>>& layers() const { return layers_->modules(); }
 
   // Tensor parallelism: the number of ranks over which positions of hidden states between layers are sharded, [B, S /
   // W, H]. Stages send shards: each rank sends its shard to the rank of the next stage with the same positions.
@@ -110,7 +111,7 @@ class PreNormDecoder : public DecoderBackbone {
  private:
   [[nodiscard]] ModulePtr<SplitTokenEmbeddings> make_embedding();
 
-  std::vector<ModulePtr<DecoderLayer>> layers_;
+  const ModulePtr<ModuleList<DecoderLayer>> layers_;  // children's names are global indices
   std::int64_t num_position_shards_ = 1;
 };
 

@@ -197,6 +197,42 @@ TEST(Attention, Calls_the_hooks_of_its_projections_and_norms) {
   EXPECT_EQ(hook->num_calls, 5);
 }
 
+// Tables of ones and zeros rotate nothing.
+TEST(Attention, Without_rotation_needs_no_tables) {
+  const auto oracle = test::oracle_case("attention_gqa", at::kDouble);
+  const RotaryTables still{at::ones_like(oracle.inputs.at("cos")), at::zeros_like(oracle.inputs.at("sin"))};
+  Tensors without_norms = oracle.weights;
+  std::erase_if(without_norms, [](const auto& named) { return named.first.find("norm") != std::string::npos; });
+  for (const bool checkpoints : {false, true}) {
+    for (const std::optional<double> eps : {std::optional(1e-5), std::optional<double>()}) {
+      GroupedQueryAttentionConfig config = qwen3();
+      config.qk_norm_eps = eps;
+      const auto output = [&](std::optional<std::int64_t> rope_dim, const RotaryTables& tables) {
+        config.rope_dim = rope_dim;
+        const auto attention = make_module<GroupedQueryAttention>(config);
+        test::load(*attention, eps ? oracle.weights : without_norms, at::kDouble);
+        attention->set_activation_checkpointing(checkpoints);
+        const at::Tensor x = oracle.inputs.at("x").detach().requires_grad_();
+        const at::Tensor out = attention(x, tables);
+        test::backward(out, oracle.inputs.at("grad_out"));
+        return std::pair(out, x.grad());
+      };
+      const auto [out, grad] = output(0, {});
+      const auto [expected, expected_grad] = output(std::nullopt, still);
+      test::expect_close("output", out, expected, test::tolerance("fp64"));
+      test::expect_close("x", grad, expected_grad, test::tolerance("fp64"));
+    }
+  }
+}
+
+TEST(Attention, Names_missing_tables) {
+  const auto attention = make_module<GroupedQueryAttention>(qwen3());
+  const auto oracle = test::oracle_case("attention_gqa", at::kFloat);
+  test::load(*attention, oracle.weights, at::kFloat);
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)attention(oracle.inputs.at("x"), RotaryTables{}); }),
+              HasSubstr("expected rotary tables, got none. Build the layer with rope_dim = 0"));
+}
+
 TEST(Attention, Refuses_sinks_on_a_backend_without_them) {
   GroupedQueryAttentionConfig config = qwen3();
   config.has_sinks = true;
