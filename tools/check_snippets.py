@@ -8,7 +8,7 @@
     later lines of the file
     ```
 
-A line `...` leaves lines out. What no program has is in tests/docs/snippets.cpp, which is compiled and not run.
+A line `...` leaves lines out. What no program has is in tests/docs, which is compiled and not run.
 """
 
 import re
@@ -37,7 +37,7 @@ def find(lines: list[str], part: list[str], start: int) -> int | None:
 def problem(root: Path, source: str | None, code: str) -> tuple[int, str] | None:
     """(line of the block, what is wrong with it); None if the code is the source's."""
     if source is None:
-        return 1, "expected <!-- from FILE --> above a block of code, got none. Name the file, or use tests/docs/snippets.cpp"
+        return 1, "expected <!-- from FILE --> above a block of code, got none. Name the file, or use one of tests/docs"
     if not (root / source).is_file():
         return 1, f"expected a file of this repository, got {source}. Correct the path"
     lines, block = stripped(source_tree.read(root / source).splitlines()), stripped(code.splitlines())
