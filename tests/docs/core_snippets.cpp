@@ -1,9 +1,18 @@
 // Code that is shown in the pages about d9d/core but not part of a program: compiled with the library, never run.
 // tools/check_snippets.py checks that the pages agree with it.
+#include <array>
+#include <functional>
 #include <iostream>
+#include <optional>
+#include <span>
+#include <utility>
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
+#include "d9d/core/autograd/boundary.h"
+#include "d9d/core/autograd/deferred_gradients.h"
+#include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/core/tree/tree.h"
 #include "d9d/data/view/token_sample.h"
 
@@ -22,5 +31,57 @@ void print_shapes(const Tree& tree) {
 
 template d9d::TokenBatch to_device(const d9d::TokenBatch&, at::Device);
 template void print_shapes(const d9d::TokenBatch&);
+
+// docs/autograd.md
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// y = x w
+struct Product : torch::autograd::Function<Product> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& w) {
+    context->save_for_backward({x, w});
+    return x.mm(w);
+  }
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const variable_list saved = context->get_saved_variables();
+    const std::array reads = {saved[0], grads[0]};  // kept where the product waits
+    const auto product = [](std::span<const at::Tensor> tensors, const std::optional<d9d::GradientPlace>& place) {
+      const at::Tensor gradient = tensors[0].t().mm(tensors[1]);
+      if (!place) return gradient;
+      place->put(gradient);
+      return at::Tensor();
+    };
+    return {grads[0].mm(saved[1].t()), d9d::make_gradient(/*input=*/1, reads, product)};
+  }
+};
+
+// Gradients of `weight` are accumulated in float32, in memory of the caller.
+void keep_gradient(const at::Tensor& x, const at::Tensor& weight) {
+  const d9d::GradientPlace main_grad{.tensor = at::zeros(weight.sizes(), weight.options().dtype(at::kFloat)),
+                                     .has_values = true};
+  const auto take = [&](const at::Tensor& leaf) {  // leaf.grad(): from operators that do not call make_gradient()
+    if (leaf.grad().defined()) main_grad.put(std::exchange(leaf.mutable_grad(), at::Tensor()));
+  };
+  const d9d::GradientHookHandle hook = d9d::on_gradient(weight, {.arrived = take, .place = [&] { return main_grad; }});
+  Product::apply(x, weight).sum().backward();  // added to main_grad.tensor; weight.grad() stays undefined
+}
+
+void split(const at::Tensor& x, const at::Tensor& weight) {
+  d9d::DeferredGradients deferred({weight});
+  d9d::WeightGradients of_weights = deferred.keep([&] { Product::apply(x, weight).sum().backward(); });
+  // I has ended: x.grad() is complete, weight.grad() is undefined, and the graph is freed.
+  of_weights.run();  // W: the product of x and the gradient of y
+}
+
+// `begin` runs when backward enters the layer, `end` when it leaves it.
+template <class Layer>
+at::Tensor watched(const Layer& layer, at::Tensor x, std::function<void()> begin, std::function<void()> end) {
+  d9d::on_backward({x}, std::move(end));
+  at::Tensor y = layer(x);
+  d9d::on_backward({y}, std::move(begin));
+  return y;
+}
+template at::Tensor watched(const std::function<at::Tensor(const at::Tensor&)>&, at::Tensor, std::function<void()>,
+                            std::function<void()>);
 
 }  // namespace core_pages

@@ -1,22 +1,18 @@
 // Code that is shown in documentation pages but not part of a program: compiled with the library, never run.
 // tools/check_snippets.py checks that the pages agree with it.
-#include <array>
 #include <memory>
 #include <optional>
 #include <set>
-#include <span>
 #include <vector>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include "d9d/base/config/load_config.h"
 #include "d9d/base/io/append_file.h"
 #include "d9d/blocks/linear/linear.h"
-#include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/core/collectives/differentiable.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/core/dtensor/redistribute.h"
@@ -133,29 +129,6 @@ d9d::DTensor with_gradients(const d9d::DTensor& shards, const at::Tensor& up, co
       {.local = summand, .mesh = mesh, .placements = {d9d::Partial{}}, .global_shape = shape}, {d9d::Shard{0}});
   return y;
 }
-
-// docs/pipelining.md
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-// y = x w
-struct Product : torch::autograd::Function<Product> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& w) {
-    context->save_for_backward({x, w});
-    return x.mm(w);
-  }
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const variable_list saved = context->get_saved_variables();
-    const std::array reads = {saved[0], grads[0]};  // kept where the product waits
-    const auto product = [](std::span<const at::Tensor> tensors, const std::optional<d9d::GradientPlace>& place) {
-      const at::Tensor gradient = tensors[0].t().mm(tensors[1]);
-      if (!place) return gradient;
-      place->put(gradient);
-      return at::Tensor();
-    };
-    return {grads[0].mm(saved[1].t()), d9d::make_gradient(/*input=*/1, reads, product)};
-  }
-};
 
 at::Tensor swap_dims(const d9d::DeviceMesh& mesh, const at::Tensor& x) {
   const std::shared_ptr<d9d::Communicator> cp = mesh.communicator("cp");
