@@ -6,13 +6,16 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "d9d/base/check.h"
 #include "d9d/core/autograd/boundary.h"
 #include "d9d/core/autograd/deferred_gradients.h"
 #include "d9d/core/autograd/leaf_gradient.h"
+#include "d9d/core/offload/offload.h"
 #include "d9d/core/tree/tree.h"
 #include "d9d/data/view/token_sample.h"
 
@@ -83,5 +86,34 @@ at::Tensor watched(const Layer& layer, at::Tensor x, std::function<void()> begin
 }
 template at::Tensor watched(const std::function<at::Tensor(const at::Tensor&)>&, at::Tensor, std::function<void()>,
                             std::function<void()>);
+
+// docs/offload.md
+void sleep_and_wake(const std::vector<at::Tensor>& tensors, const std::function<void()>& lend_the_device) {
+  d9d::OffloadedTensors asleep = d9d::offload_tensors(tensors, {.pin_memory = true});
+  lend_the_device();  // the memory is free; using one of the tensors throws
+  d9d::onload_tensors(asleep);
+}
+
+// A subsystem with tensors on a device.
+class Moments final : public d9d::Offloadable {
+ public:
+  explicit Moments(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {}
+  void offload(const d9d::OffloadContext& context) override {
+    D9D_CHECK(!is_offloaded_, d9d::StateError, "expected moments on their device, got offloaded ones.");
+    asleep_ = d9d::offload_tensors(tensors_, context.options);
+    is_offloaded_ = true;
+  }
+  void onload(const d9d::OnloadContext&) override {
+    D9D_CHECK(is_offloaded_, d9d::StateError, "expected offloaded moments, got some on their device.");
+    d9d::onload_tensors(asleep_);
+    is_offloaded_ = false;
+  }
+  bool is_offloaded() const override { return is_offloaded_; }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  d9d::OffloadedTensors asleep_;
+  bool is_offloaded_ = false;
+};
 
 }  // namespace core_pages

@@ -16,7 +16,6 @@
 #include "d9d/core/collectives/differentiable.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/core/dtensor/redistribute.h"
-#include "d9d/core/offload/offload.h"
 #include "d9d/core/tree/tree.h"
 #include "d9d/data/build/make_pack_stream.h"
 #include "d9d/data/pack/as_pack_stream.h"
@@ -135,12 +134,6 @@ at::Tensor swap_dims(const d9d::DeviceMesh& mesh, const at::Tensor& x) {
   // [batch, positions / W, heads, d] -> [batch, positions, heads / W, d]; backward goes the other way
   const at::Tensor q = d9d::all_to_all_along(x, /*split_dim=*/2, /*concat_dim=*/1, cp);
   return q;
-}
-
-void sleep_and_wake(const std::vector<at::Tensor>& tensors, const std::function<void()>& lend_the_device) {
-  d9d::OffloadedTensors asleep = d9d::offload_tensors(tensors, {.pin_memory = true});
-  lend_the_device();  // the memory is free; using one of the tensors throws
-  d9d::onload_tensors(asleep);
 }
 
 // docs/huggingface.md
