@@ -15,9 +15,15 @@
 
 #include "d9d/base/config/describe.h"
 #include "d9d/core/device/moment.h"
+#include "d9d/core/launch/launch.h"
+#include "d9d/loop/config/aliases.h"
+#include "d9d/loop/language_model/auto_data_provider.h"
+#include "d9d/loop/language_model/auto_providers.h"
+#include "d9d/loop/language_model/causal_lm_provider.h"
+#include "d9d/loop/language_model/language_model_task.h"
+#include "d9d/loop/run/trainer.h"
 
 #include "benchmarks/training_step/device_trace.h"
-#include "examples/common/pretrain.h"
 
 namespace benchmarks {
 
@@ -38,7 +44,7 @@ struct BenchmarkConfig {
   d9d::LaunchConfig launch = {};
   d9d::DeviceMeshParameters mesh = {};
   d9d::DataConfig data = {};
-  examples::ModelProviderConfig<Parameters> model_provider = {};
+  d9d::CausalLMProviderConfig<Parameters> model_provider = {};
   d9d::TrainerConfig trainer = {};
   d9d::OptimizerConfig optimizer = {};
   d9d::LRSchedulerConfig lr_scheduler = {};
@@ -148,14 +154,13 @@ class StepWatch {
 };
 
 template <class Family>
-class BenchmarkProvider : public examples::CausalLMProvider<Family> {
+class BenchmarkProvider : public d9d::CausalLMProvider<Family> {
  public:
   using Config = BenchmarkConfig<typename Family::Parameters>;
 
   BenchmarkProvider(const Config& all, typename Family::Parameters resolved_sizes, Phases& phases)
-      : examples::CausalLMProvider<Family>(
-            all.model_provider, std::move(resolved_sizes),
-            all.trainer.model_stage_factory.master_dtype.value_or(all.model_provider.dtype)),
+      : d9d::CausalLMProvider<Family>(all.model_provider, std::move(resolved_sizes),
+                                      all.trainer.model_stage_factory.master_dtype.value_or(all.model_provider.dtype)),
         all_(all),
         phases_(phases) {}
 
@@ -173,8 +178,7 @@ template <class Family>
 void train(const BenchmarkConfig<typename Family::Parameters>& config, d9d::DistContext& context, Phases& phases) {
   phases.reach("device");
   const auto sizes =
-      d9d::resolve_model_sizes(config.model_provider.model, config.trainer.model_stage_factory.source_checkpoint,
-                               Family::parameters_from_huggingface, {.keys = "model_provider.model"});
+      d9d::causal_lm_sizes<Family>(config.model_provider, config.trainer.model_stage_factory.source_checkpoint);
   d9d::LanguageModelTask task(context);
   BenchmarkProvider<Family> model(config, sizes, phases);
   const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};

@@ -8,10 +8,11 @@
 #include "d9d/base/config/override.h"
 #include "d9d/base/config/record_json.h"
 #include "d9d/data/order/num_microbatches.h"
+#include "d9d/loop/config/aliases.h"
+#include "d9d/loop/language_model/causal_lm_provider.h"
+#include "d9d/loop/language_model/pretrain_config.h"
 #include "d9d/models/qwen3_dense/family.h"
 #include "d9d/models/qwen3_moe/family.h"
-
-#include "examples/common/pretrain.h"
 
 namespace d9d::plan {
 namespace {
@@ -82,11 +83,11 @@ MemoryRequest request_of(const DeviceMeshParameters& mesh, const TrainerConfig& 
 template <class Family>
 PlannedJob plan_family(const Job& job, const Options& options, const std::string& name) {
   using Parameters = typename Family::Parameters;
-  const auto config = parse_record<examples::PretrainConfig<Parameters>>(job.json, {.source = source_of(options)});
-  const Parameters sizes = examples::model_sizes<Family>(config);
-  examples::CausalLMProvider<Family> model(
-      config.model_provider, sizes,
-      config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype));
+  const auto config = parse_record<PretrainConfig<Parameters>>(job.json, {.source = source_of(options)});
+  const Parameters sizes =
+      causal_lm_sizes<Family>(config.model_provider, config.trainer.model_stage_factory.source_checkpoint);
+  CausalLMProvider<Family> model(config.model_provider, sizes,
+                                 config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype));
   PlannedJob planned{
       .model = cat(name, ", ", sizes.num_hidden_layers, " layers, ", enum_name(config.model_provider.dtype),
                    config.model_provider.checkpointing ? ", checkpointed" : ""),

@@ -1,0 +1,136 @@
+// Builds, loads and exports a causal language model of any decoder family: the provider of a job that pretrains or
+// fine-tunes one. A family names
+//
+//   Parameters                               the record of its sizes
+//   Model                                    the backbone, made from Parameters and DecoderStageOptions
+//   parameters_from_huggingface, from_huggingface, to_huggingface, huggingface_config
+//                                            the functions of its huggingface.h
+//
+// Example
+//   const auto sizes = causal_lm_sizes<Qwen3Dense>(config.model_provider, source_checkpoint);
+//   CausalLMProvider<Qwen3Dense> model(config.model_provider, sizes, /*stored=*/Dtype::kFloat32);
+//   Trainer<LanguageModelTypes> trainer(context, config.trainer, {.task = task, .model = model, ...});
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "d9d/base/check.h"
+#include "d9d/base/config/record_json.h"
+#include "d9d/checkpoint/checkpoint_directory.h"
+#include "d9d/core/dtype/scalar_type.h"
+#include "d9d/loop/checkpoint/job_checkpoints.h"
+#include "d9d/loop/config/trainer_config.h"
+#include "d9d/loop/language_model/language_model_task.h"
+#include "d9d/loop/task/providers.h"
+#include "d9d/model_state/io/huggingface_directory.h"
+#include "d9d/models/decoder/parallelize.h"
+#include "d9d/models/huggingface/model_sizes.h"
+#include "d9d/models/legacy_names.h"
+#include "d9d/modules/initial_values.h"
+
+namespace d9d {
+
+template <class Parameters>
+struct CausalLMProviderConfig {
+  ModelSizes<Parameters> model = {};  // or "from_checkpoint"
+  CausalLMHeadConfig head = {};
+  bool checkpointing = false;                    // activation checkpointing of every layer
+  Dtype dtype = Dtype::kFloat32;                 // of parameters and activations
+  std::optional<double> initializer_range = {};  // standard deviation of all initial weights; null: a layer's own
+  FsdpConfig fsdp = {};                          // for meshes with data_parallel_shard or context_parallel_shard
+
+  static constexpr auto fields() {
+    using Config = CausalLMProviderConfig;
+    return record<Config>(required("model", &Config::model), defaulted("head", &Config::head),
+                          required("checkpointing", &Config::checkpointing), defaulted("dtype", &Config::dtype),
+                          defaulted("initializer_range", &Config::initializer_range, at_least(0)),
+                          defaulted("fsdp", &Config::fsdp));
+  }
+};
+
+// Each stage is a DecoderForCausalLM with the layout of parallelize_decoder(). Exports have the names of Hugging Face.
+template <class Family>
+class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
+ public:
+  using Parameters = typename Family::Parameters;
+
+  // stored: the dtype in which parameters are kept and exported. files: further files of exports, by name; config.json
+  // is added. Throws ConfigError for sizes that the Hugging Face model of the family cannot have.
+  CausalLMProvider(const CausalLMProviderConfig<Parameters>& provider_config, Parameters resolved_sizes, Dtype stored,
+                   std::map<std::string, std::string> files = {})
+      : config(provider_config),
+        sizes(std::move(resolved_sizes)),
+        stored_dtype(stored),
+        export_{.mapper = Family::to_huggingface(sizes, kHead), .files = std::move(files)} {
+    export_.files["config.json"] = Family::huggingface_config(sizes, kHead, stored_dtype).dump(2) + "\n";
+  }
+
+  ModelStage<LanguageModelTypes> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
+    backbone_ = make_module<typename Family::Model>(
+        sizes, DecoderStageOptions{.stage = stage, .enable_checkpointing = config.checkpointing});
+    model_ = make_decoder_for_causal_lm(backbone_, config.head);
+    model_->to(to_scalar_type(config.dtype));
+    if (config.initializer_range) set_normal_init(*model_, *config.initializer_range);
+    return as_model_stage<LanguageModelTypes>(model_);
+  }
+
+  void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
+    parallelize_decoder(context, *backbone_, {model_->head.shared()}, config.fsdp);
+  }
+
+  StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& stage) override {
+    const std::vector<std::string> names = source.names();
+    if (has_own_names(stage, names)) return own_names(stage, names);  // an export with these names
+    return Family::from_huggingface(sizes, kHead, names);
+  }
+
+  ModelExport prepare_export(const Module&) override { return export_; }
+
+  nlohmann::json dump_hparams() const override {
+    nlohmann::json hparams = write_record(config);
+    hparams["model"] = write_record(sizes);  // also where the configuration says "from_checkpoint"
+    return hparams;
+  }
+
+  const CausalLMProviderConfig<Parameters> config;
+  const Parameters sizes;
+  const Dtype stored_dtype;
+
+ private:
+  static constexpr auto kHead = CausalLMHeadConfig{};
+
+  ModulePtr<PreNormDecoder> backbone_;  // of the stage that was built last
+  ModulePtr<DecoderForCausalLM> model_;
+  ModelExport export_;
+};
+
+// Local. The sizes that the model is built with: those of the configuration, or those in source_checkpoint, from which
+// training starts. A checkpoint of a job has what CausalLMProvider::dump_hparams() returned. Throws ConfigError if
+// written sizes differ from the checkpoint's.
+template <class Family>
+[[nodiscard]] typename Family::Parameters causal_lm_sizes(
+    const CausalLMProviderConfig<typename Family::Parameters>& config,
+    const std::optional<std::filesystem::path>& source_checkpoint) {
+  using Parameters = typename Family::Parameters;
+  const ConfigPath path{.keys = "model_provider.model"};
+  const auto saved = source_checkpoint ? checkpoint_at(*source_checkpoint) : std::nullopt;
+  if (!saved) {
+    return resolve_model_sizes(config.model, source_checkpoint, Family::parameters_from_huggingface, path);
+  }
+  const std::filesystem::path file = saved->folder() / "manifest.json";
+  const nlohmann::ordered_json hparams = value_of(*saved, "hparams").at("model");
+  // A program with a provider of its own may not note sizes.
+  if (config.model.written && !hparams.contains("model")) return *config.model.written;
+  D9D_CHECK(hparams.contains("model"), ConfigError, path, "expected the sizes of a model in ", file.string(),
+            ", got none. Write them here.");
+  const auto published =
+      parse_record<Parameters>(hparams.at("model"), {.keys = "values.hparams.model.model", .source = file.string()});
+  return resolve_model_sizes(config.model, published, file, path);
+}
+
+}  // namespace d9d

@@ -1,0 +1,45 @@
+// The configuration of a job that pretrains or fine-tunes a causal language model, with the sections that the examples
+// have. Parameters: the record of the model's sizes.
+//
+// Example
+//   launch<PretrainConfig<Qwen3DenseParameters>>(argc, argv, program, apply_0_16_aliases);
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "d9d/base/record.h"
+#include "d9d/core/launch/launch.h"
+#include "d9d/core/mesh/device_mesh_parameters.h"
+#include "d9d/data/config.h"
+#include "d9d/loop/config/trainer_config.h"
+#include "d9d/loop/language_model/causal_lm_provider.h"
+#include "d9d/loop/language_model/text_samples.h"
+#include "d9d/lr_scheduler/config.h"
+#include "d9d/optim/config.h"
+
+namespace d9d {
+
+template <class Parameters>
+struct PretrainConfig {
+  LaunchConfig launch = {};
+  DeviceMeshParameters mesh = {};
+  DataConfig data = {};
+  CausalLMProviderConfig<Parameters> model_provider = {};
+  TrainerConfig trainer = {};
+  OptimizerConfig optimizer = {};
+  LRSchedulerConfig lr_scheduler = {};
+  std::filesystem::path export_to = {};
+  std::optional<TextSamplesConfig> sample = {};  // what the trained model writes
+
+  static constexpr auto fields() {
+    using Config = PretrainConfig;
+    return record<Config>(defaulted("launch", &Config::launch), required("mesh", &Config::mesh),
+                          required("data", &Config::data), required("model_provider", &Config::model_provider),
+                          required("trainer", &Config::trainer), required("optimizer", &Config::optimizer),
+                          required("lr_scheduler", &Config::lr_scheduler), required("export_to", &Config::export_to),
+                          defaulted("sample", &Config::sample));
+  }
+};
+
+}  // namespace d9d
