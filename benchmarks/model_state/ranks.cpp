@@ -27,9 +27,8 @@
 #include "d9d/model_state/write_model_state.h"
 #include "d9d/models/decoder/decoder_with_head.h"
 #include "d9d/models/decoder/parallelize.h"
+#include "d9d/models/families.h"
 #include "d9d/models/huggingface/packed_qkv.h"
-#include "d9d/models/qwen3_dense/family.h"
-#include "d9d/models/qwen3_moe/family.h"
 
 namespace {
 
@@ -39,7 +38,7 @@ using d9d::StateMapper;
 struct RanksConfig {
   d9d::LaunchConfig launch = {};
   d9d::DeviceMeshParameters mesh = {};
-  fs::path source = {};  // a folder of Qwen3, dense or a mixture of experts
+  fs::path source = {};  // a folder of any family
   fs::path target = {};  // where folders are written, and removed
   std::int64_t max_shard_bytes = 4'000'000'000;
 
@@ -78,16 +77,17 @@ class PeakMemory {
   std::jthread watcher_;  // last: it uses the others
 };
 
-template <class Family>
+template <class Parameters>
 class Benchmark {
  public:
-  Benchmark(const RanksConfig& config, const d9d::DistContext& context)
-      : config_(config),
+  Benchmark(const d9d::ModelFamily<Parameters>& family, const RanksConfig& config, const d9d::DistContext& context)
+      : family_(family),
+        config_(config),
         context_(context),
         job_(context.mesh(d9d::MeshDomain::kFlat)),
         directory_(config.source),
-        parameters_(Family::parameters_from_huggingface(directory_.read_config())),
-        backbone_(d9d::make_module<typename Family::Model>(parameters_, d9d::DecoderStageOptions{})),
+        parameters_(family.parameters_from_huggingface(directory_.read_config())),
+        backbone_(family.build(parameters_, {})),
         model_(d9d::make_decoder_for_causal_lm(backbone_)) {
     model_->to(at::kBFloat16);
     d9d::parallelize_decoder(context, *backbone_, {model_->head.shared()});
@@ -98,8 +98,8 @@ class Benchmark {
     print(
         "| what | seconds | GB/s | GB that ranks wanted | read | most memory of a process beyond before, MiB |\n"
         "|---|---|---|---|---|---|");
-    const StateMapper in = Family::from_huggingface(parameters_, kHead, directory_.names());
-    const StateMapper out = Family::to_huggingface(parameters_, kHead);
+    const StateMapper in = family_.from_huggingface(parameters_, kHead, directory_.names());
+    const StateMapper out = family_.to_huggingface(parameters_, kHead, d9d::ExpertsFormat::kModuleList);
     const StateMapper packed = d9d::mapper::sequential({out, d9d::pack_qkv(d9d::decoder_sizes(parameters_), "model.")});
     d9d::BytesRead bytes;
     measure("load", [&] {
@@ -154,7 +154,8 @@ class Benchmark {
   std::int64_t num_bytes() const {
     std::int64_t sum = 0;
     for (const d9d::TensorSource& tensor :
-         d9d::mapped_sources(d9d::mapper::identities(Family::to_huggingface(parameters_, kHead).outputs()),
+         d9d::mapped_sources(d9d::mapper::identities(
+                                 family_.to_huggingface(parameters_, kHead, d9d::ExpertsFormat::kModuleList).outputs()),
                              d9d::tensors_of(directory_))) {
       sum += d9d::num_bytes(tensor);
     }
@@ -188,22 +189,19 @@ class Benchmark {
               " with the bytes of the source, got ", all_compared - all_equal, " others.");
   }
 
+  const d9d::ModelFamily<Parameters>& family_;
   const RanksConfig& config_;
   const d9d::DistContext& context_;
   const d9d::DeviceMesh job_;
   const d9d::HuggingFaceDirectory directory_;
-  const typename Family::Parameters parameters_;
-  d9d::ModulePtr<typename Family::Model> backbone_;
+  const Parameters parameters_;
+  d9d::ModulePtr<d9d::PreNormDecoder> backbone_;
   d9d::ModulePtr<d9d::DecoderForCausalLM> model_;
 };
 
 void run(const RanksConfig& config, d9d::DistContext& context) {
-  const nlohmann::json of_model = d9d::HuggingFaceDirectory(config.source).read_config();
-  if (of_model.contains("num_experts")) {
-    Benchmark<d9d::Qwen3MoE>(config, context).run();
-  } else {
-    Benchmark<d9d::Qwen3Dense>(config, context).run();
-  }
+  d9d::visit_family_of(d9d::HuggingFaceDirectory(config.source).read_config(),
+                       [&](const auto& family) { Benchmark(family, config, context).run(); });
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-#include "d9d/models/qwen3_dense/family.h"
+#include "d9d/models/qwen3_dense/huggingface.h"
 
 #include "benchmarks/training_step/train.h"
 
-int main(int argc, char** argv) { return benchmarks::run<d9d::Qwen3Dense>(argc, argv); }
+int main(int argc, char** argv) { return benchmarks::run(d9d::kQwen3Dense, argc, argv); }

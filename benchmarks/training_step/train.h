@@ -153,14 +153,16 @@ class StepWatch {
   std::vector<d9d::Moment> ends_;
 };
 
-template <class Family>
-class BenchmarkProvider : public d9d::CausalLMProvider<Family> {
+template <class Parameters>
+class BenchmarkProvider : public d9d::CausalLMProvider<Parameters> {
  public:
-  using Config = BenchmarkConfig<typename Family::Parameters>;
+  using Config = BenchmarkConfig<Parameters>;
 
-  BenchmarkProvider(const Config& all, typename Family::Parameters resolved_sizes, Phases& phases)
-      : d9d::CausalLMProvider<Family>(all.model_provider, std::move(resolved_sizes),
-                                      all.trainer.model_stage_factory.master_dtype.value_or(all.model_provider.dtype)),
+  BenchmarkProvider(const d9d::ModelFamily<Parameters>& family, const Config& all, Parameters resolved_sizes,
+                    Phases& phases)
+      : d9d::CausalLMProvider<Parameters>(
+            family, all.model_provider, std::move(resolved_sizes),
+            all.trainer.model_stage_factory.master_dtype.value_or(all.model_provider.dtype)),
         all_(all),
         phases_(phases) {}
 
@@ -174,13 +176,14 @@ class BenchmarkProvider : public d9d::CausalLMProvider<Family> {
   std::unique_ptr<StepWatch<Config>> watch_;
 };
 
-template <class Family>
-void train(const BenchmarkConfig<typename Family::Parameters>& config, d9d::DistContext& context, Phases& phases) {
+template <class Parameters>
+void train(const d9d::ModelFamily<Parameters>& family, const BenchmarkConfig<Parameters>& config,
+           d9d::DistContext& context, Phases& phases) {
   phases.reach("device");
   const auto sizes =
-      d9d::causal_lm_sizes<Family>(config.model_provider, config.trainer.model_stage_factory.source_checkpoint);
+      d9d::causal_lm_sizes(family, config.model_provider, config.trainer.model_stage_factory.source_checkpoint);
   d9d::LanguageModelTask task(context);
-  BenchmarkProvider<Family> model(config, sizes, phases);
+  BenchmarkProvider model(family, config, sizes, phases);
   const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
   auto data = d9d::token_data_provider(config.data,
                                        {.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids},
@@ -194,12 +197,12 @@ void train(const BenchmarkConfig<typename Family::Parameters>& config, d9d::Dist
 }
 
 // The program of a family.
-template <class Family>
-int run(int argc, char** argv) {
-  using Config = BenchmarkConfig<typename Family::Parameters>;
+template <class Parameters>
+int run(const d9d::ModelFamily<Parameters>& family, int argc, char** argv) {
+  using Config = BenchmarkConfig<Parameters>;
   Phases phases;
   return d9d::launch<Config>(
-      argc, argv, [&](const Config& config, d9d::DistContext& context) { train<Family>(config, context, phases); },
+      argc, argv, [&](const Config& config, d9d::DistContext& context) { train(family, config, context, phases); },
       d9d::apply_0_16_aliases);
 }
 

@@ -21,21 +21,21 @@
 namespace examples {
 
 // Trains, exports, and prints samples of what the model writes.
-template <class Family>
-void pretrain(const d9d::PretrainConfig<typename Family::Parameters>& config, d9d::DistContext& context) {
+template <class Parameters>
+void pretrain(const d9d::ModelFamily<Parameters>& family, const d9d::PretrainConfig<Parameters>& config,
+              d9d::DistContext& context) {
   const auto& source = config.trainer.model_stage_factory.source_checkpoint;
-  const auto sizes = d9d::causal_lm_sizes<Family>(config.model_provider, source);
+  const auto sizes = d9d::causal_lm_sizes(family, config.model_provider, source);
   if (source) d9d::check_tokenizer(context, config.data, *source);
   auto files = d9d::tokenizer_files(context, config.data,
                                     {.source_checkpoint = source,
                                      .tokenizer = config.sample ? config.sample->tokenizer : std::nullopt,
                                      .max_positions = sizes.max_position_ids});
   const auto export_lock = d9d::prepare_export(context, config.export_to, files, config.trainer);
-  constexpr bool kHasExperts = requires(const typename Family::Parameters& of) { of.layer.num_experts; };
-  d9d::LanguageModelTask task(context, {.tells_padding = kHasExperts});
-  d9d::CausalLMProvider<Family> model(
-      config.model_provider, sizes,
-      config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype), std::move(files));
+  d9d::LanguageModelTask task(context, {.tells_padding = family.has_experts});
+  d9d::CausalLMProvider model(family, config.model_provider, sizes,
+                              config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype),
+                              std::move(files));
   const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
   const d9d::TokenLimits limits{.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids};
   std::optional<d9d::TextSamples> samples;  // built before training, so that mistakes in it end the job now
@@ -57,10 +57,12 @@ void pretrain(const d9d::PretrainConfig<typename Family::Parameters>& config, d9
 }
 
 // The program of a family: reads the configuration that the command line names, and trains.
-template <class Family>
-int run_pretraining(int argc, char** argv) {
-  return d9d::launch<d9d::PretrainConfig<typename Family::Parameters>>(argc, argv, pretrain<Family>,
-                                                                       d9d::apply_0_16_aliases);
+template <class Parameters>
+int run_pretraining(const d9d::ModelFamily<Parameters>& family, int argc, char** argv) {
+  using Config = d9d::PretrainConfig<Parameters>;
+  return d9d::launch<Config>(
+      argc, argv, [&](const Config& config, d9d::DistContext& context) { pretrain(family, config, context); },
+      d9d::apply_0_16_aliases);
 }
 
 }  // namespace examples

@@ -51,10 +51,13 @@ OwnLayers draw_own_layers() {
 }
 
 LayoutJob draw_job() {
-  std::vector<std::string> families;
-  for (const DecoderFamily& family : decoder_families()) families.push_back(family.name);
-  families.emplace_back(kOwnLayers);
-  LayoutJob job{.family = any_of(families)};
+  std::vector<std::string> dense;
+  std::vector<std::string> others = {std::string(kOwnLayers)};
+  for (const DecoderFamily& family : decoder_families()) {
+    (family.has_experts ? others : dense).push_back(family.name);
+  }
+  others.insert(others.begin(), any_of(dense));  // dense families differ less from each other than from the others
+  LayoutJob job{.family = any_of(others)};
   if (job.family == kOwnLayers) job.own = draw_own_layers();
   job.dtype = one_in(8) ? at::kFloat : at::kDouble;
   job.is_mixed = job.dtype == at::kDouble && one_in(8);

@@ -1,37 +1,41 @@
 #include "tests/support/decoder_families.h"
 
 #include <algorithm>
+#include <map>
 #include <stdexcept>
 
-#include "d9d/models/qwen3_dense/huggingface.h"
-#include "d9d/models/qwen3_dense/model.h"
-#include "d9d/models/qwen3_moe/huggingface.h"
-#include "d9d/models/qwen3_moe/model.h"
+#include "d9d/models/families.h"
 
 namespace d9d::test {
 namespace {
 
 using Json = nlohmann::json;
 
-// Makes a family from its parameter record, its model, and the four functions in its huggingface.h.
-template <class Parameters, class Model, class Read, class From, class To, class Write>
-DecoderFamily make_family(const char* name, std::vector<std::pair<std::string, Json>> variants, const Read& read,
-                          const From& from, const To& to, const Write& write) {
-  constexpr bool kHasExperts = requires(const Parameters& parameters) { parameters.layer.num_experts; };
-  return {.name = name,
-          .has_experts = kHasExperts,
-          .make_small = [](const SmallDecoder& sizes, const DecoderStageOptions& options) -> ModulePtr<PreNormDecoder> {
-            return make_module<Model>(small_parameters<Parameters>(sizes), options);
-          },
+using Variants = std::vector<std::pair<std::string, Json>>;
+
+template <class Parameters>
+DecoderFamily entry_of(const ModelFamily<Parameters>& family, Variants variants) {
+  const auto read = family.parameters_from_huggingface;
+  return {.name = family.name,
+          .has_experts = family.has_experts,
+          .make_small =
+              [&family](const SmallDecoder& sizes, const DecoderStageOptions& options) {
+                return family.build(small_parameters<Parameters>(sizes), options);
+              },
           .huggingface_variants = std::move(variants),
-          .make_backbone = [=](const Json& config, const DecoderStageOptions& options) -> ModulePtr<DecoderBackbone> {
-            return make_module<Model>(read(config), options);
-          },
-          .from_huggingface = [=](const Json& config, const HeadConfig& head,
-                                  const std::vector<std::string>& names) { return from(read(config), head, names); },
-          .to_huggingface = [=](const Json& config, const HeadConfig& head) { return to(read(config), head); },
-          .huggingface_config = [=](const Json& config, const HeadConfig& head,
-                                    Dtype dtype) { return write(read(config), head, dtype); }};
+          .make_backbone = [&family, read](const Json& config, const DecoderStageOptions& options)
+              -> ModulePtr<DecoderBackbone> { return family.build(read(config), options); },
+          .from_huggingface =
+              [&family, read](const Json& config, const HeadConfig& head, const std::vector<std::string>& names) {
+                return family.from_huggingface(read(config), head, names);
+              },
+          .to_huggingface =
+              [&family, read](const Json& config, const HeadConfig& head) {
+                return family.to_huggingface(read(config), head, ExpertsFormat::kModuleList);
+              },
+          .huggingface_config = [&family, read](
+                                    const Json& config, const HeadConfig& head,
+                                    Dtype dtype) { return family.huggingface_config(read(config), head, dtype); }};
 }
 
 // Weights have a large variance, so that attention and routing are not uniform.
@@ -55,30 +59,27 @@ constexpr const char* kExperts = R"({"moe_intermediate_size": 24, "num_experts":
 constexpr const char* kUnnormalizedExperts = R"({"moe_intermediate_size": 24, "num_experts": 6,
   "num_experts_per_tok": 2, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": false})";
 
-DecoderFamily qwen3_dense() {
-  return make_family<Qwen3DenseParameters, Qwen3DenseModel>(
-      "qwen3_dense",
-      {{"plain", config_of("qwen3", "{}")},
-       {"tied", config_of("qwen3", R"({"tie_word_embeddings": true})")},
-       {"yarn", config_of("qwen3", kYarn)}},
-      qwen3_dense_parameters_from_huggingface,
-      [](const auto&... args) { return qwen3_dense_from_huggingface(args...); },
-      [](const auto&... args) { return qwen3_dense_to_huggingface(args...); }, qwen3_dense_huggingface_config);
-}
-
-DecoderFamily qwen3_moe() {
-  return make_family<Qwen3MoEParameters, Qwen3MoEModel>(
-      "qwen3_moe",
-      {{"normalized", config_of("qwen3_moe", kExperts)},
-       {"unnormalized", config_of("qwen3_moe", kUnnormalizedExperts)}},
-      qwen3_moe_parameters_from_huggingface, [](const auto&... args) { return qwen3_moe_from_huggingface(args...); },
-      [](const auto&... args) { return qwen3_moe_to_huggingface(args...); }, qwen3_moe_huggingface_config);
+// Tiny models of a family that transformers can make too, by the family's name.
+Variants variants_of(const std::string& family) {
+  static const std::map<std::string, Variants> variants = {
+      {"qwen3_dense",
+       {{"plain", config_of("qwen3", "{}")},
+        {"tied", config_of("qwen3", R"({"tie_word_embeddings": true})")},
+        {"yarn", config_of("qwen3", kYarn)}}},
+      {"qwen3_moe",
+       {{"normalized", config_of("qwen3_moe", kExperts)},
+        {"unnormalized", config_of("qwen3_moe", kUnnormalizedExperts)}}}};
+  return variants.at(family);
 }
 
 }  // namespace
 
 const std::vector<DecoderFamily>& decoder_families() {
-  static const std::vector<DecoderFamily> families = {qwen3_dense(), qwen3_moe()};
+  static const std::vector<DecoderFamily> families = [] {
+    std::vector<DecoderFamily> entries;
+    for_each_family([&](const auto& family) { entries.push_back(entry_of(family, variants_of(family.name))); });
+    return entries;
+  }();
   return families;
 }
 

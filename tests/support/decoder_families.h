@@ -1,6 +1,6 @@
-// The decoder families of d9d/models, one entry each. An entry is all that tests of models need: with it a family is
-// compared with transformers (tests/oracle), divided into stages and recomputed (tests/blocks), and trained over every
-// layout (tests/layout).
+// The families of d9d/models/families.h for tests that do not know their types. Each is compared with transformers
+// (tests/oracle), divided into stages and recomputed (tests/models/decoder), and trained over every layout
+// (tests/layout). A new family needs its tiny models in decoder_families.cpp.
 //
 // Example
 //   for (const DecoderFamily& family : decoder_families()) {

@@ -12,11 +12,9 @@
 #include "d9d/base/check.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/mapper/leaves.h"
-#include "d9d/models/huggingface/decoder_config.h"
+#include "d9d/models/families.h"
 #include "d9d/models/huggingface/packed_qkv.h"
 #include "d9d/models/legacy_names.h"
-#include "d9d/models/qwen3_dense/huggingface.h"
-#include "d9d/models/qwen3_moe/huggingface.h"
 
 namespace d9d::convert {
 namespace {
@@ -92,26 +90,6 @@ void set_vocabulary(Parameters& parameters, const Options& options, const Splits
   }
 }
 
-struct Dense {
-  Qwen3DenseParameters parameters;
-  StateMapper from(const std::optional<HeadConfig>& head, const Names& names) const {
-    return qwen3_dense_from_huggingface(parameters, head, names);
-  }
-  StateMapper to(const HeadConfig& head, Experts) const { return qwen3_dense_to_huggingface(parameters, head); }
-};
-
-struct MixtureOfExperts {
-  Qwen3MoEParameters parameters;
-  StateMapper from(const std::optional<HeadConfig>& head, const Names& names) const {
-    return qwen3_moe_from_huggingface(parameters, head, names);
-  }
-  StateMapper to(const HeadConfig& head, Experts experts) const {
-    return qwen3_moe_to_huggingface(
-        parameters, head,
-        experts == Experts::kFused ? Qwen3MoEExpertsFormat::kFused : Qwen3MoEExpertsFormat::kModuleList);
-  }
-};
-
 // The names behind unpacking.
 Names separate_names(const Names& names) {
   Names result;
@@ -126,8 +104,9 @@ Names separate_names(const Names& names) {
   return result;
 }
 
-template <class Family>
-StateMapper mapper_of(Family family, const Options& options, const Names& folder_names, const ShapeOf& shape_of) {
+template <class Parameters>
+StateMapper mapper_of(const ModelFamily<Parameters>& family, Parameters parameters, const Options& options,
+                      const Names& folder_names, const ShapeOf& shape_of) {
   const Naming naming = naming_of(folder_names);
   const Naming to = options.to.value_or(options.experts ? Naming::kHuggingFace : naming);
   D9D_CHECK(!options.experts || to == Naming::kHuggingFace, UsageError,
@@ -136,22 +115,23 @@ StateMapper mapper_of(Family family, const Options& options, const Names& folder
   for (const std::string& name : folder_names) {
     present.push_back(naming == Naming::kD9d ? present_name(name) : name);
   }
-  set_vocabulary(family.parameters, options, splits_of_folder(folder_names, present, shape_of));
-  const DecoderSizes sizes = decoder_sizes(family.parameters);
+  set_vocabulary(parameters, options, splits_of_folder(folder_names, present, shape_of));
+  const DecoderSizes sizes = decoder_sizes(parameters);
   const Names names = separate_names(present);
   const HeadConfig head = head_of(present, naming, shape_of);
+  const ExpertsFormat format = options.experts == Experts::kFused ? ExpertsFormat::kFused : ExpertsFormat::kModuleList;
 
   std::vector<StateMapper> chain;
   if (any_ends_with(present, kPackedQkv)) chain.push_back(unpack_qkv(sizes, huggingface_backbone_prefix(present)));
   if (naming == Naming::kHuggingFace && to == Naming::kD9d) {
-    chain.push_back(family.from(head, names));
+    chain.push_back(family.from_huggingface(parameters, head, names));
   } else if (naming == Naming::kHuggingFace && options.experts) {
     // A tied head would be made and used by nobody.
     const bool is_tied = sizes.tie_word_embeddings && std::holds_alternative<CausalLMHeadConfig>(head);
-    chain.push_back(family.from(is_tied ? std::nullopt : std::optional(head), names));
-    chain.push_back(family.to(head, *options.experts));
+    chain.push_back(family.from_huggingface(parameters, is_tied ? std::nullopt : std::optional(head), names));
+    chain.push_back(family.to_huggingface(parameters, head, format));
   } else if (naming == Naming::kD9d && to == Naming::kHuggingFace) {
-    chain.push_back(family.to(head, options.experts.value_or(Experts::kModuleList)));
+    chain.push_back(family.to_huggingface(parameters, head, format));
   } else {
     chain.push_back(mapper::identities({names.begin(), names.end()}));
   }
@@ -174,12 +154,11 @@ StateMapper mapper_of(Family family, const Options& options, const Names& folder
 
 StateMapper family_mapper(const Options& options, const nlohmann::json& config, const Names& names,
                           const ShapeOf& shape_of) {
-  const nlohmann::json type = config.value("model_type", nlohmann::json());
-  if (type == "qwen3") {
-    return mapper_of(Dense{qwen3_dense_parameters_from_huggingface(config)}, options, names, shape_of);
-  }
-  check_key(type == "qwen3_moe", "model_type", "'qwen3' or 'qwen3_moe' for --to, --experts and --qkv", type.dump());
-  return mapper_of(MixtureOfExperts{qwen3_moe_parameters_from_huggingface(config)}, options, names, shape_of);
+  std::optional<StateMapper> mapper;
+  visit_family_of(config, [&](const auto& family) {
+    mapper = mapper_of(family, family.parameters_from_huggingface(config), options, names, shape_of);
+  });
+  return *std::move(mapper);
 }
 
 }  // namespace d9d::convert

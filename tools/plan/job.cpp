@@ -1,6 +1,9 @@
 #include "tools/plan/job.h"
 
+#include <algorithm>
 #include <iostream>
+#include <optional>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -11,8 +14,8 @@
 #include "d9d/loop/config/aliases.h"
 #include "d9d/loop/language_model/causal_lm_provider.h"
 #include "d9d/loop/language_model/pretrain_config.h"
-#include "d9d/models/qwen3_dense/family.h"
-#include "d9d/models/qwen3_moe/family.h"
+#include "d9d/model_state/io/huggingface_directory.h"
+#include "d9d/models/families.h"
 
 namespace d9d::plan {
 namespace {
@@ -80,16 +83,15 @@ MemoryRequest request_of(const DeviceMeshParameters& mesh, const TrainerConfig& 
   return request;
 }
 
-template <class Family>
-PlannedJob plan_family(const Job& job, const Options& options, const std::string& name) {
-  using Parameters = typename Family::Parameters;
+template <class Parameters>
+PlannedJob plan_family(const ModelFamily<Parameters>& family, const Job& job, const Options& options) {
   const auto config = parse_record<PretrainConfig<Parameters>>(job.json, {.source = source_of(options)});
   const Parameters sizes =
-      causal_lm_sizes<Family>(config.model_provider, config.trainer.model_stage_factory.source_checkpoint);
-  CausalLMProvider<Family> model(config.model_provider, sizes,
-                                 config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype));
+      causal_lm_sizes(family, config.model_provider, config.trainer.model_stage_factory.source_checkpoint);
+  CausalLMProvider model(family, config.model_provider, sizes,
+                         config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype));
   PlannedJob planned{
-      .model = cat(name, ", ", sizes.num_hidden_layers, " layers, ", enum_name(config.model_provider.dtype),
+      .model = cat(family.name, ", ", sizes.num_hidden_layers, " layers, ", enum_name(config.model_provider.dtype),
                    config.model_provider.checkpointing ? ", checkpointed" : ""),
       .request = request_of(config.mesh, config.trainer, config.optimizer, config.data, options, job.is_of_model),
       .ranks = {}};
@@ -99,6 +101,43 @@ PlannedJob plan_family(const Job& job, const Options& options, const std::string
             sizes.max_position_ids, ". Raise it, or plan shorter sequences.");
   planned.ranks = plan_memory(planned.request, model);
   return planned;
+}
+
+std::string family_names() {
+  std::string names;
+  for_each_family([&](const auto& family) { names += cat(names.empty() ? "" : ", ", family.name); });
+  return names;
+}
+
+// The family in the config.json of the folder that training starts from; none if there is no such folder or file.
+std::optional<std::string> family_of_checkpoint(const Json& job) {
+  const Json::json_pointer key("/trainer/model_stage_factory/source_checkpoint");
+  if (!job.contains(key) || !job[key].is_string()) return std::nullopt;
+  const std::filesystem::path folder = job[key].get<std::string>();
+  if (!std::filesystem::exists(folder / "config.json")) return std::nullopt;
+  std::string name;
+  visit_family_of(HuggingFaceDirectory(folder).read_config(), [&](const auto& family) { name = family.name; });
+  return name;
+}
+
+// The family whose layers have the most of the keys that the job has, and the fewest others.
+std::string family_of_keys(const Json& job) {
+  const Json::json_pointer key("/model_provider/model/layer");
+  const Json layer = job.contains(key) && job[key].is_object() ? job[key] : Json::object();
+  std::string best;
+  std::pair<std::size_t, std::size_t> least;  // keys that the family lacks, and all of its keys
+  for_each_family([&]<class Parameters>(const ModelFamily<Parameters>& family) {
+    const std::vector<std::string_view>& keys = record_type<decltype(Parameters::layer)>().keys();
+    std::size_t num_unknown = 0;
+    for (const auto& [key_of_job, value] : layer.items()) {
+      if (std::ranges::find(keys, key_of_job) == keys.end()) ++num_unknown;
+    }
+    const std::pair misfit(num_unknown, keys.size());
+    if (!best.empty() && misfit >= least) return;
+    best = family.name;
+    least = misfit;
+  });
+  return best;
 }
 
 }  // namespace
@@ -118,18 +157,25 @@ Job read_job(const Options& options) {
   for (const std::string& note : apply_0_16_aliases(job, {.source = source_of(options)})) {
     std::clog << ConfigPath{.source = source_of(options)} << note << '\n';
   }
-  return {.json = std::move(job), .is_of_model = is_model};
-}
-
-bool has_experts(const Json& job) {
-  const Json& model = job.at("model_provider").at("model");
-  return model.is_object() && model.contains("layer") && model["layer"].is_object() &&
-         model["layer"].contains("num_experts");
+  std::string name = options.family;
+  if (name.empty()) name = family_of_checkpoint(job).value_or(family_of_keys(job));
+  Job result{.json = std::move(job), .is_of_model = is_model};
+  for_each_family([&](const auto& family) {
+    if (name != family.name) return;
+    result.family = name;
+    result.has_experts = family.has_experts;
+  });
+  D9D_CHECK(!result.family.empty(), UsageError, "[plan] expected --family with one of ", family_names(), ", got '",
+            name, "'. See --help.");
+  return result;
 }
 
 PlannedJob plan_job(const Job& job, const Options& options) {
-  return has_experts(job.json) ? plan_family<Qwen3MoE>(job, options, "Qwen3 mixture of experts")
-                               : plan_family<Qwen3Dense>(job, options, "Qwen3");
+  std::optional<PlannedJob> planned;
+  for_each_family([&](const auto& family) {
+    if (job.family == family.name) planned = plan_family(family, job, options);
+  });
+  return *std::move(planned);
 }
 
 }  // namespace d9d::plan

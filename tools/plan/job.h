@@ -15,14 +15,13 @@ namespace d9d::plan {
 struct Job {
   Json json;
   bool is_of_model = false;  // the file has the sizes of a model alone
+  std::string family = {};  // its name: from --family, the checkpoint that training starts from, or the keys of a layer
+  bool has_experts = false;
 };
 
 // Of a job's file what it says, of a model's file a job that trains it, with the overrides of the command line. Throws
 // ConfigError for a file that is neither, naming what it lacks; IoError.
 [[nodiscard]] Job read_job(const Options& options);
-
-// Whether the job's model is a mixture of experts.
-[[nodiscard]] bool has_experts(const Json& job);
 
 struct PlannedJob {
   std::string model;      // its family and layers, for the table

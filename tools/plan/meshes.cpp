@@ -59,7 +59,7 @@ std::vector<DeviceMeshParameters> meshes_of(std::int64_t num_ranks, bool has_exp
 
 std::vector<MeshMemory> plan_meshes(const Job& job, const Options& options) {
   std::vector<MeshMemory> meshes;
-  for (const DeviceMeshParameters& mesh : meshes_of(*options.num_ranks, has_experts(job.json))) {
+  for (const DeviceMeshParameters& mesh : meshes_of(*options.num_ranks, job.has_experts)) {
     MeshMemory& each = meshes.emplace_back(MeshMemory{.mesh = mesh});
     Job on_mesh = job;
     on_mesh.json["mesh"] = write_record(mesh);

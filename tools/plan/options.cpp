@@ -69,6 +69,8 @@ Options parse_options(const std::vector<std::string>& words) {
     const std::string word = words[next++];
     if (word == "--help" || word == "-h") {
       options.wants_help = true;
+    } else if (word == "--family") {
+      options.family = value_of(word);
     } else if (word == "--mesh") {
       add_record(word, "mesh", "", value_of(word), options.overrides);
     } else if (word == "--schedule") {

@@ -19,6 +19,8 @@ the stages, lays them out and runs a step on tensors without values.
   JOB.json              of a pretraining program (examples/*/pretrain); key.path=value change it, as there:
                         model_provider.checkpointing=true trainer.model_stage_factory.master_dtype=float32
   MODEL.json            sizes of a model alone, as d9d/models/*/presets: trained by adamw in bfloat16 unless changed
+  --family NAME         of the model, a folder of d9d/models: by default the one in the config.json that training starts
+                        from, or the first with the keys of the layers
   --mesh KEYS           pipeline_parallel=4,data_parallel_shard=2
   --schedule NAME,KEYS  1f1b,num_stages_per_rank=2,zero_bubble=true
   --optimizer NAME,KEYS stochastic_adamw,lr=1e-4,state_dtype=bfloat16
@@ -38,6 +40,7 @@ struct Options {
     std::int64_t num_sequences = 1;
     std::int64_t sequence_length = 1;
   };
+  std::string family = {};  // empty: not given
   std::optional<Microbatch> microbatch = {};
   std::optional<std::int64_t> num_microbatches = {};
   std::optional<std::int64_t> memory = {};     // bytes

@@ -1,14 +1,9 @@
 // Builds, loads and exports a causal language model of any decoder family: the provider of a job that pretrains or
-// fine-tunes one. A family names
-//
-//   Parameters                               the record of its sizes
-//   Model                                    the backbone, made from Parameters and DecoderStageOptions
-//   parameters_from_huggingface, from_huggingface, to_huggingface, huggingface_config
-//                                            the functions of its huggingface.h
+// fine-tunes one.
 //
 // Example
-//   const auto sizes = causal_lm_sizes<Qwen3Dense>(config.model_provider, source_checkpoint);
-//   CausalLMProvider<Qwen3Dense> model(config.model_provider, sizes, /*stored=*/Dtype::kFloat32);
+//   const auto sizes = causal_lm_sizes(kQwen3Dense, config.model_provider, source_checkpoint);
+//   CausalLMProvider model(kQwen3Dense, config.model_provider, sizes, /*stored=*/Dtype::kFloat32);
 //   Trainer<LanguageModelTypes> trainer(context, config.trainer, {.task = task, .model = model, ...});
 #pragma once
 
@@ -31,6 +26,7 @@
 #include "d9d/models/decoder/parallelize.h"
 #include "d9d/models/huggingface/model_sizes.h"
 #include "d9d/models/legacy_names.h"
+#include "d9d/models/model_family.h"
 #include "d9d/modules/initial_values.h"
 
 namespace d9d {
@@ -54,25 +50,25 @@ struct CausalLMProviderConfig {
 };
 
 // Each stage is a DecoderForCausalLM with the layout of parallelize_decoder(). Exports have the names of Hugging Face.
-template <class Family>
+template <class Parameters>
 class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
  public:
-  using Parameters = typename Family::Parameters;
-
-  // stored: the dtype in which parameters are kept and exported. files: further files of exports, by name; config.json
-  // is added. Throws ConfigError for sizes that the Hugging Face model of the family cannot have.
-  CausalLMProvider(const CausalLMProviderConfig<Parameters>& provider_config, Parameters resolved_sizes, Dtype stored,
+  // model_family: borrowed. stored: the dtype in which parameters are kept and exported. files: further files of
+  // exports, by name; config.json is added. Throws ConfigError for sizes that the family's Hugging Face model cannot
+  // have.
+  CausalLMProvider(const ModelFamily<Parameters>& model_family,
+                   const CausalLMProviderConfig<Parameters>& provider_config, Parameters resolved_sizes, Dtype stored,
                    std::map<std::string, std::string> files = {})
-      : config(provider_config),
+      : family(model_family),
+        config(provider_config),
         sizes(std::move(resolved_sizes)),
         stored_dtype(stored),
-        export_{.mapper = Family::to_huggingface(sizes, kHead), .files = std::move(files)} {
-    export_.files["config.json"] = Family::huggingface_config(sizes, kHead, stored_dtype).dump(2) + "\n";
+        export_{.mapper = family.to_huggingface(sizes, kHead, ExpertsFormat::kModuleList), .files = std::move(files)} {
+    export_.files["config.json"] = family.huggingface_config(sizes, kHead, stored_dtype).dump(2) + "\n";
   }
 
   ModelStage<LanguageModelTypes> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
-    backbone_ = make_module<typename Family::Model>(
-        sizes, DecoderStageOptions{.stage = stage, .enable_checkpointing = config.checkpointing});
+    backbone_ = family.build(sizes, {.stage = stage, .enable_checkpointing = config.checkpointing});
     model_ = make_decoder_for_causal_lm(backbone_, config.head);
     model_->to(to_scalar_type(config.dtype));
     if (config.initializer_range) set_normal_init(*model_, *config.initializer_range);
@@ -86,7 +82,7 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
   StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& stage) override {
     const std::vector<std::string> names = source.names();
     if (has_own_names(stage, names)) return own_names(stage, names);  // an export with these names
-    return Family::from_huggingface(sizes, kHead, names);
+    return family.from_huggingface(sizes, kHead, names);
   }
 
   ModelExport prepare_export(const Module&) override { return export_; }
@@ -97,6 +93,7 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
     return hparams;
   }
 
+  const ModelFamily<Parameters>& family;
   const CausalLMProviderConfig<Parameters> config;
   const Parameters sizes;
   const Dtype stored_dtype;
@@ -112,15 +109,14 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
 // Local. The sizes that the model is built with: those of the configuration, or those in source_checkpoint, from which
 // training starts. A checkpoint of a job has what CausalLMProvider::dump_hparams() returned. Throws ConfigError if
 // written sizes differ from the checkpoint's.
-template <class Family>
-[[nodiscard]] typename Family::Parameters causal_lm_sizes(
-    const CausalLMProviderConfig<typename Family::Parameters>& config,
-    const std::optional<std::filesystem::path>& source_checkpoint) {
-  using Parameters = typename Family::Parameters;
+template <class Parameters>
+[[nodiscard]] Parameters causal_lm_sizes(const ModelFamily<Parameters>& family,
+                                         const CausalLMProviderConfig<Parameters>& config,
+                                         const std::optional<std::filesystem::path>& source_checkpoint) {
   const ConfigPath path{.keys = "model_provider.model"};
   const auto saved = source_checkpoint ? checkpoint_at(*source_checkpoint) : std::nullopt;
   if (!saved) {
-    return resolve_model_sizes(config.model, source_checkpoint, Family::parameters_from_huggingface, path);
+    return resolve_model_sizes(config.model, source_checkpoint, family.parameters_from_huggingface, path);
   }
   const std::filesystem::path file = saved->folder() / "manifest.json";
   const nlohmann::ordered_json hparams = value_of(*saved, "hparams").at("model");

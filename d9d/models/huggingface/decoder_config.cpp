@@ -28,6 +28,20 @@ bool has_windows(const HuggingFaceDecoderConfig& config) {
 
 }  // namespace
 
+nlohmann::json with_defaults(nlohmann::json config, const nlohmann::json& defaults) {
+  for (const auto& [key, value] : defaults.items()) {
+    if (!config.contains(key) || config[key].is_null()) config[key] = value;
+  }
+  return config;
+}
+
+nlohmann::json default_head_dim(const nlohmann::json& config) {
+  const nlohmann::json hidden = config.value("hidden_size", nlohmann::json());
+  const nlohmann::json heads = config.value("num_attention_heads", nlohmann::json());
+  if (!hidden.is_number_integer() || !heads.is_number_integer() || heads <= 0) return nullptr;
+  return hidden.get<std::int64_t>() / heads.get<std::int64_t>();
+}
+
 ConfigPath huggingface_config_path() { return {.keys = {}, .source = "config.json"}; }
 
 void check_key(bool is_buildable, const std::string& key, const std::string& expected, const std::string& found) {

@@ -1,4 +1,4 @@
-// The keys of a Hugging Face config.json that define the structure of a Qwen3-like decoder, as a record, and their
+// The keys of a Hugging Face config.json that define the structure of a decoder, as a record, and their
 // conversion to this library's parameters. The other keys of transformers (token ids, initialisation, caches) do not
 // affect the structure.
 //
@@ -82,6 +82,12 @@ struct HuggingFaceDecoderConfig {
 // The path that messages about a config.json begin with.
 [[nodiscard]] ConfigPath huggingface_config_path();
 
+// The config.json with the keys of `defaults` that it lacks or that are null.
+[[nodiscard]] nlohmann::json with_defaults(nlohmann::json config, const nlohmann::json& defaults);
+
+// hidden_size / num_attention_heads, the head_dim of a config.json without that key; null without these two.
+[[nodiscard]] nlohmann::json default_head_dim(const nlohmann::json& config);
+
 // Reads the keys that record T has and ignores the others. Throws ConfigError that names a missing key, a wrong type or
 // a value out of range.
 template <Record T>
@@ -115,7 +121,8 @@ struct Rope {
 [[nodiscard]] std::optional<nlohmann::json> rope_scaling_to_huggingface(
     const std::optional<RopeScalingConfig>& scaling);
 
-// The record as a config.json without nulls, with architecture, dtype and labels; `family` is "Qwen3" or "Qwen3Moe".
+// The record as a config.json without nulls, with architecture, dtype and labels; `family` begins the names of its
+// classes: "Qwen3", "Llama".
 [[nodiscard]] nlohmann::json finish_config(const Json& record, const std::string& family,
                                            const std::optional<HeadConfig>& head, Dtype dtype);
 
@@ -137,6 +144,14 @@ template <class Parameters>
   parameters.split_vocab_size = {{"regular", config.vocab_size}};
   parameters.split_vocab_order = {"regular"};
   parameters.tie_word_embeddings = config.tie_word_embeddings;
+  return parameters;
+}
+
+// The parameters, after their rules across keys are checked. Throws ConfigError.
+template <class Parameters>
+[[nodiscard]] Parameters checked_parameters(Parameters parameters) {
+  parameters.layer.validate(huggingface_config_path());
+  parameters.validate(huggingface_config_path());
   return parameters;
 }
 

@@ -30,17 +30,12 @@ StateMapper join_rows(const std::string& prefix, const std::string& matrix, cons
   return mapper::concatenate(splits, matrix, 0);
 }
 
-// Attention, norms and MLP of all layers and the final norm. Except for the MLP, names are the same on both sides.
+// All layers and the final norm.
 StateMapper map_layers(const DecoderStateLayout& layout) {
   std::vector<StateMapper> mappers = {mapper::identity("norm.weight")};
   for (std::int64_t layer = 0; layer < layout.sizes.num_hidden_layers; ++layer) {
     const std::string prefix = cat("layers.", layer, ".");
-    for (const char* const name :
-         {"input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-          "self_attn.q_norm", "self_attn.k_norm", "post_attention_layernorm"}) {
-      mappers.push_back(mapper::identity(prefix + name + ".weight"));
-    }
-    mappers.push_back(layout.map_mlp(prefix + "mlp."));
+    mappers.push_back(mapper::with_prefix(layout.map_layer(layer), prefix, prefix));
   }
   return mapper::parallel(std::move(mappers));
 }

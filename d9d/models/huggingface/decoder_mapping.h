@@ -1,9 +1,9 @@
-// Maps names of Qwen3-like decoders in a Hugging Face checkpoint to this library's, and back. Only the MLP
-// differs between families; qwen3_dense/huggingface.h and qwen3_moe/huggingface.h pass it as a function.
+// Maps names of decoders in a Hugging Face checkpoint to this library's, and back. A family maps one layer; embedding,
+// final norm and heads are the same in all families.
 //
 // Example
 //   const d9d::DecoderStateLayout layout = {
-//       .sizes = d9d::decoder_sizes(parameters), .map_mlp = map_dense_mlp, .head = d9d::CausalLMHeadConfig{}};
+//       .sizes = d9d::decoder_sizes(parameters), .map_layer = map_layer, .head = d9d::CausalLMHeadConfig{}};
 //   const d9d::StateMapper mapper = d9d::decoder_from_huggingface(layout, directory.names());
 //
 // A checkpoint holds the vocabulary as one matrix, this library holds it in splits: rows are split and concatenated in
@@ -29,6 +29,13 @@ struct DecoderNames {
   std::string head = "head.";
 };
 
+// How a checkpoint stores the experts of a layer. This library: {gate,up,down}_proj.weight [experts, in, out].
+enum class ExpertsFormat {
+  kModuleList,  // experts.<e>.{gate,up,down}_proj.weight [out, in]: published checkpoints, and what transformers saves
+  // experts.gate_up_proj [experts, 2 x intermediate, hidden] and experts.down_proj: transformers' format in memory
+  kFused,
+};
+
 struct DecoderSizes {
   std::int64_t hidden_size;
   std::int64_t num_hidden_layers;
@@ -41,8 +48,8 @@ struct DecoderSizes {
 
 struct DecoderStateLayout {
   DecoderSizes sizes;
-  // Maps one layer's MLP; `prefix`, such as "layers.3.mlp.", is the same on both sides.
-  std::function<StateMapper(const std::string& prefix)> map_mlp;
+  // Maps the layer with this global index. Names have no prefix: "self_attn.q_proj.weight".
+  std::function<StateMapper(std::int64_t index)> map_layer;
   std::optional<HeadConfig> head;  // null: the backbone alone
   DecoderNames names;
 };
@@ -68,7 +75,7 @@ struct DecoderStateLayout {
 [[nodiscard]] StateMapper head_to_huggingface(const HeadConfig& head, const DecoderSizes& sizes,
                                               const DecoderNames& names);
 
-// The sizes in a parameter record of either family.
+// The sizes in a parameter record of any family.
 template <class Parameters>
 [[nodiscard]] DecoderSizes decoder_sizes(const Parameters& parameters) {
   DecoderSizes sizes = {.hidden_size = parameters.layer.hidden_size,

@@ -21,6 +21,7 @@
 #include "d9d/blocks/head/head_config.h"
 #include "d9d/model_state/mapper/state_mapper.h"
 #include "d9d/models/huggingface/decoder_mapping.h"
+#include "d9d/models/model_family.h"
 #include "d9d/models/qwen3_dense/config.h"
 
 namespace d9d {
@@ -44,5 +45,7 @@ namespace d9d {
 [[nodiscard]] StateMapper qwen3_dense_to_huggingface(const Qwen3DenseParameters& parameters,
                                                      const std::optional<HeadConfig>& head,
                                                      const DecoderNames& names = {});
+
+extern const ModelFamily<Qwen3DenseParameters> kQwen3Dense;
 
 }  // namespace d9d

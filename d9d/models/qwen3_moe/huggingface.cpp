@@ -6,13 +6,14 @@
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/mapper/leaves.h"
 #include "d9d/models/huggingface/decoder_config.h"
+#include "d9d/models/qwen3_moe/model.h"
 
 namespace d9d {
 namespace {
 
 using MlpMapper = StateMapper (*)(const Qwen3MoELayerParameters& layer, const std::string& prefix);
 
-constexpr const char* kQwen3MoEModelType = "qwen3_moe";
+constexpr const char* kMlp = "mlp.";  // prefix of the experts and the router in a layer, the same on both sides
 
 struct HuggingFaceMoEConfig {
   HuggingFaceDecoderConfig decoder = {};
@@ -97,16 +98,20 @@ StateMapper to_fused(const Qwen3MoELayerParameters&, const std::string& prefix) 
 
 DecoderStateLayout layout(const Qwen3MoEParameters& parameters, const std::optional<HeadConfig>& head,
                           const DecoderNames& names, MlpMapper map_mlp) {
-  return {.sizes = decoder_sizes(parameters),
-          .map_mlp = [layer = parameters.layer, map_mlp](const std::string& prefix) { return map_mlp(layer, prefix); },
-          .head = head,
-          .names = names};
+  const auto map_layer = [layer = parameters.layer, map_mlp](std::int64_t /*index*/) {
+    return mapper::parallel(
+        {mapper::identities({"input_layernorm.weight", "self_attn.q_proj.weight", "self_attn.k_proj.weight",
+                             "self_attn.v_proj.weight", "self_attn.o_proj.weight", "self_attn.q_norm.weight",
+                             "self_attn.k_norm.weight", "post_attention_layernorm.weight"}),
+         map_mlp(layer, kMlp)});
+  };
+  return {.sizes = decoder_sizes(parameters), .map_layer = map_layer, .head = head, .names = names};
 }
 
 }  // namespace
 
 Qwen3MoEParameters qwen3_moe_parameters_from_huggingface(const nlohmann::json& config) {
-  check_model_type(config, kQwen3MoEModelType);
+  check_model_type(config, kQwen3MoE.model_type);
   const auto known = read_known_keys<HuggingFaceMoEConfig>(config);
   check_buildable(known.decoder);
   check_key(known.decoder_sparse_step == 1, "decoder_sparse_step", "1", cat(known.decoder_sparse_step));
@@ -117,15 +122,13 @@ Qwen3MoEParameters qwen3_moe_parameters_from_huggingface(const nlohmann::json& c
   parameters.layer.num_experts = known.num_experts ? *known.num_experts : *known.num_local_experts;
   parameters.layer.experts_top_k = known.num_experts_per_tok;
   parameters.layer.router_renormalize_probabilities = known.norm_topk_prob;
-  parameters.layer.validate(huggingface_config_path());
-  parameters.validate(huggingface_config_path());
-  return parameters;
+  return checked_parameters(std::move(parameters));
 }
 
 nlohmann::json qwen3_moe_huggingface_config(const Qwen3MoEParameters& parameters, const std::optional<HeadConfig>& head,
                                             Dtype dtype) {
   const Qwen3MoELayerParameters& layer = parameters.layer;
-  HuggingFaceMoEConfig config = {.decoder = decoder_config(parameters, kQwen3MoEModelType),
+  HuggingFaceMoEConfig config = {.decoder = decoder_config(parameters, kQwen3MoE.model_type),
                                  .moe_intermediate_size = layer.intermediate_size,
                                  .num_experts = layer.num_experts,
                                  .num_experts_per_tok = layer.experts_top_k,
@@ -153,5 +156,20 @@ StateMapper qwen3_moe_to_huggingface(const Qwen3MoEParameters& parameters, const
   const bool is_fused = experts_format == Qwen3MoEExpertsFormat::kFused;
   return decoder_to_huggingface(layout(parameters, head, names, is_fused ? to_fused : to_module_list));
 }
+
+constinit const ModelFamily<Qwen3MoEParameters> kQwen3MoE = {
+    .name = "qwen3_moe",
+    .model_type = "qwen3_moe",
+    .has_experts = true,
+    .build = build_model<Qwen3MoEModel, Qwen3MoEParameters>,
+    .parameters_from_huggingface = qwen3_moe_parameters_from_huggingface,
+    .huggingface_config = qwen3_moe_huggingface_config,
+    .from_huggingface =
+        [](const Qwen3MoEParameters& parameters, const std::optional<HeadConfig>& head,
+           const std::vector<std::string>& checkpoint_names) {
+          return qwen3_moe_from_huggingface(parameters, head, checkpoint_names);
+        },
+    .to_huggingface = [](const Qwen3MoEParameters& parameters, const std::optional<HeadConfig>& head,
+                         ExpertsFormat experts) { return qwen3_moe_to_huggingface(parameters, head, experts); }};
 
 }  // namespace d9d

@@ -12,16 +12,12 @@
 #include "d9d/blocks/head/head_config.h"
 #include "d9d/model_state/mapper/state_mapper.h"
 #include "d9d/models/huggingface/decoder_mapping.h"
+#include "d9d/models/model_family.h"
 #include "d9d/models/qwen3_moe/config.h"
 
 namespace d9d {
 
-// How a checkpoint stores the experts of a layer. This library: {gate,up,down}_proj.weight [experts, in, out].
-enum class Qwen3MoEExpertsFormat {
-  kModuleList,  // experts.<e>.{gate,up,down}_proj.weight [out, in]: published checkpoints, and what transformers saves
-  // experts.gate_up_proj [experts, 2 x intermediate, hidden] and experts.down_proj: transformers' format in memory
-  kFused,
-};
+using Qwen3MoEExpertsFormat = ExpertsFormat;
 
 // Like qwen3_dense_parameters_from_huggingface; also refuses dense layers among the sparse ones (decoder_sparse_step,
 // mlp_only_layers).
@@ -39,5 +35,7 @@ enum class Qwen3MoEExpertsFormat {
 [[nodiscard]] StateMapper qwen3_moe_to_huggingface(
     const Qwen3MoEParameters& parameters, const std::optional<HeadConfig>& head,
     Qwen3MoEExpertsFormat experts_format = Qwen3MoEExpertsFormat::kModuleList, const DecoderNames& names = {});
+
+extern const ModelFamily<Qwen3MoEParameters> kQwen3MoE;
 
 }  // namespace d9d

@@ -2,8 +2,8 @@
 // transformers.
 //
 //   qwen3_moe_pretrain examples/qwen3_moe/pretrain/pretrain.json [key.path=value ...]
-#include "d9d/models/qwen3_moe/family.h"
+#include "d9d/models/qwen3_moe/huggingface.h"
 
 #include "examples/common/pretrain.h"
 
-int main(int argc, char** argv) { return examples::run_pretraining<d9d::Qwen3MoE>(argc, argv); }
+int main(int argc, char** argv) { return examples::run_pretraining(d9d::kQwen3MoE, argc, argv); }

@@ -12,8 +12,8 @@
 #include "d9d/model_state/load_model_state.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/models/decoder/decoder_with_head.h"
-#include "d9d/models/qwen3_dense/family.h"
-#include "d9d/models/qwen3_moe/family.h"
+#include "d9d/models/qwen3_dense/huggingface.h"
+#include "d9d/models/qwen3_moe/huggingface.h"
 
 #include "tests/support/io_faults.h"
 #include "tests/support/python.h"
@@ -69,24 +69,22 @@ void load_share(Module& model, const StateMapper& mapper, const HuggingFaceDirec
   }
 }
 
-// presets: of the family, where the parameters of its published models are.
-template <class Family>
-void expect_maps(const std::string& presets, const std::string& name, std::int64_t num_layers, std::int64_t num_shards,
-                 const std::vector<std::string>& unused, std::int64_t num_ranks) {
+template <class Parameters>
+void expect_maps(const ModelFamily<Parameters>& family, const std::string& name, std::int64_t num_layers,
+                 std::int64_t num_shards, const std::vector<std::string>& unused, std::int64_t num_ranks) {
   SCOPED_TRACE(name);
   const fs::path folder = test::fresh_directory("d") / name;
   test::run_python("benchmarks/model_state/stand_in.py", {name, folder, "--layers", std::to_string(num_layers)});
   EXPECT_EQ(fs::exists(folder / huggingface_shard_name(num_shards - 1, num_shards)), true);
   const HuggingFaceDirectory directory(folder);
-  const auto parameters = Family::parameters_from_huggingface(directory.read_config());
-  auto preset = load_record<typename Family::Parameters>(
-      cat(D9D_SOURCE_DIR, "/d9d/models/", presets, "/presets/", name, ".json"));
+  const auto parameters = family.parameters_from_huggingface(directory.read_config());
+  auto preset = load_record<Parameters>(cat(D9D_SOURCE_DIR, "/d9d/models/", family.name, "/presets/", name, ".json"));
   preset.num_hidden_layers = num_layers;
   EXPECT_EQ(write_record(parameters), write_record(preset));
 
-  const StateMapper in = Family::from_huggingface(parameters, CausalLMHeadConfig{}, directory.names());
+  const StateMapper in = family.from_huggingface(parameters, CausalLMHeadConfig{}, directory.names());
   EXPECT_EQ(unused_names(in, directory.names()), unused);
-  const auto model = make_decoder_for_causal_lm(make_module<typename Family::Model>(parameters, DecoderStageOptions{}));
+  const auto model = make_decoder_for_causal_lm(family.build(parameters, {}));
   model->to(at::kBFloat16);
   std::map<std::string, std::string> expected;
   for (const auto& [parameter, tensor] : model->state_dict()) {
@@ -101,20 +99,19 @@ void expect_maps(const std::string& presets, const std::string& name, std::int64
 
   // What an export writes is what was there.
   auto published = described(mapped_sources(mapper::identities(in.inputs()), tensors_of(directory)));
-  EXPECT_EQ(described(mapped_sources(Family::to_huggingface(parameters, CausalLMHeadConfig{}),
-                                     tensors_of(model->state_dict()))),
-            published);
+  EXPECT_EQ(
+      described(mapped_sources(family.to_huggingface(parameters, CausalLMHeadConfig{}, ExpertsFormat::kModuleList),
+                               tensors_of(model->state_dict()))),
+      published);
   load_share(*model, in, directory, num_ranks);
 }
 
 TEST(StandIns, Of_published_dense_models_map_both_ways) {
-  expect_maps<Qwen3Dense>("qwen3_dense", "0.6B", 28, 1, {"lm_head.weight"}, 64);
-  expect_maps<Qwen3Dense>("qwen3_dense", "8B", 36, 5, {}, 512);
+  expect_maps(kQwen3Dense, "0.6B", 28, 1, {"lm_head.weight"}, 64);
+  expect_maps(kQwen3Dense, "8B", 36, 5, {}, 512);
 }
 
-TEST(StandIns, Of_a_published_mixture_of_experts_map_both_ways) {
-  expect_maps<Qwen3MoE>("qwen3_moe", "30B-A3B", 4, 2, {}, 64);
-}
+TEST(StandIns, Of_a_published_mixture_of_experts_map_both_ways) { expect_maps(kQwen3MoE, "30B-A3B", 4, 2, {}, 64); }
 
 }  // namespace
 }  // namespace d9d::stand_ins_test
