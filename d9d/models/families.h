@@ -13,13 +13,14 @@
 
 #include "d9d/base/check.h"
 #include "d9d/models/huggingface/decoder_config.h"
+#include "d9d/models/llama3/model.h"
 #include "d9d/models/model_family.h"
 #include "d9d/models/qwen3_dense/huggingface.h"
 #include "d9d/models/qwen3_moe/huggingface.h"
 
 namespace d9d {
 
-inline constexpr std::tuple kModelFamilies(&kQwen3Dense, &kQwen3MoE);
+inline constexpr std::tuple kModelFamilies(&kQwen3Dense, &kQwen3MoE, &kLlama3);
 
 // Calls visit(family) for each, in the order of the list.
 template <class Visit>

@@ -86,6 +86,12 @@ const std::vector<Architecture>& published_layers() {
         "rope_theta": 1000000, "rms_norm_eps": 1e-6, "initializer_range": 0.05, "tie_word_embeddings": false,
         "moe_intermediate_size": 768, "num_experts": 12, "num_experts_per_tok": 8, "decoder_sparse_step": 1,
         "mlp_only_layers": [], "norm_topk_prob": true})")},
+      {"llama3_2_1b", decoder_family("llama3"), nlohmann::json::parse(R"({"model_type": "llama",
+        "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 1, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 67, "max_position_embeddings": 131072,
+        "rope_parameters": {"rope_type": "llama3", "rope_theta": 500000, "factor": 32.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}, "rms_norm_eps": 1e-5,
+        "initializer_range": 0.05, "tie_word_embeddings": true})")},
   };
   return table;
 }

@@ -54,6 +54,9 @@ Json config_of(const char* model_type, const char* more) {
 
 constexpr const char* kYarn = R"({"rope_parameters": {
   "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}})";
+// With frequencies in each of the three bands.
+constexpr const char* kLlama3Rope = R"({"rope_parameters": {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0,
+  "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}})";
 constexpr const char* kExperts = R"({"moe_intermediate_size": 24, "num_experts": 6, "num_experts_per_tok": 2,
   "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": true})";
 constexpr const char* kUnnormalizedExperts = R"({"moe_intermediate_size": 24, "num_experts": 6,
@@ -68,7 +71,11 @@ Variants variants_of(const std::string& family) {
         {"yarn", config_of("qwen3", kYarn)}}},
       {"qwen3_moe",
        {{"normalized", config_of("qwen3_moe", kExperts)},
-        {"unnormalized", config_of("qwen3_moe", kUnnormalizedExperts)}}}};
+        {"unnormalized", config_of("qwen3_moe", kUnnormalizedExperts)}}},
+      {"llama3",
+       {{"plain", config_of("llama", R"({"head_dim": null})")},
+        {"tied", config_of("llama", R"({"tie_word_embeddings": true})")},
+        {"llama3", config_of("llama", kLlama3Rope)}}}};
   return variants.at(family);
 }
 

@@ -14,6 +14,7 @@ import unittest
 from pathlib import Path
 
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -90,6 +91,19 @@ class Convert(unittest.TestCase):
             back = self.convert(own, "--to=huggingface", SPLITS, *experts, name=f"{case}_hf")
             self.assert_same(tensors(back), tensors(self.root / case), case)
             self.assertEqual((back / "config.json").read_bytes(), (self.root / case / "config.json").read_bytes())
+
+    def test_other_families(self) -> None:
+        torch.manual_seed(3)
+        sizes = dict(vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+                     num_key_value_heads=2)  # fmt: skip
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).to(torch.bfloat16)
+        source = self.root / "made" / "llama"
+        model.save_pretrained(source)
+        own = self.convert(source, "--to=d9d", SPLITS, name="llama_own")
+        self.assertIn("model.embed_tokens.token_embedding.special.weight", tensors(own))
+        self.assertEqual(content(self.convert(own, "--to=huggingface", SPLITS, name="llama_back")), content(source))
+        packed = self.convert(source, "--qkv=packed", name="llama_packed")
+        self.assertEqual(content(self.convert(packed, "--qkv=separate", name="llama_separate")), content(source))
 
     def test_formats_of_experts(self) -> None:
         fused, listed = self.root / "moe_causal_lm_fused", self.convert(
@@ -213,7 +227,7 @@ class Convert(unittest.TestCase):
         file = broken / "model.safetensors"
         file.write_bytes(file.read_bytes()[:-1])
         self.assertIn(str(file), self.run_program(broken, never, code=1))
-        (broken / "config.json").write_text('{"model_type": "llama"}')
+        (broken / "config.json").write_text('{"model_type": "gpt2"}')
         shutil.copy(source / "model.safetensors", broken)
         self.assertIn("model_type", self.run_program(broken, never, "--to=d9d", code=1))
         config = broken / "config.json"

@@ -1,16 +1,21 @@
 """d9d_plan as a user runs it."""
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
 
 PROGRAM = sys.argv[1]
 ROOT = Path(__file__).resolve().parents[2]
 DENSE = ROOT / "examples/qwen3_dense/pretrain/pretrain.json"
 EXPERTS = ROOT / "examples/qwen3_moe/pretrain/pretrain.json"
 MODEL = ROOT / "d9d/models/qwen3_dense/presets/8B.json"
+LLAMA = ROOT / "d9d/models/llama3/presets/3.1-8B.json"
 
 
 def run(*arguments, code=0):
@@ -47,6 +52,21 @@ def check_model():
     assert "1f1b, V = 2, zero bubble, 4 microbatches of 1 x 128" in pipeline, pipeline
     elements = [line.split()[2] for line in pipeline.splitlines() if line.startswith("  stage")]
     assert sum(map(int, elements)) == 8190735360, elements
+
+
+def check_families():
+    """The family is what the flag says, else the checkpoint's config.json, else the first with the keys of the layers."""
+    sizes = ("--microbatch", "1x128", "--microbatches", 1)
+    table = run(LLAMA, "--family", "llama3", *sizes).splitlines()
+    assert table[0].startswith("llama3, 32 layers") and table[2].split()[2] == "8030261248", table
+    assert run(LLAMA, *sizes).startswith("qwen3_dense, 32 layers")
+    assert run(EXPERTS).startswith("qwen3_moe, ")
+    assert "one of qwen3_dense, qwen3_moe, llama3" in run(LLAMA, "--family", "gpt", code=2)
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(ROOT / "tests/data/published_configs/Llama-3.2-1B-Instruct.json", Path(folder) / "config.json")
+        save_file({"model.norm.weight": torch.ones(2048)}, Path(folder) / "model.safetensors")
+        from_checkpoint = [f"trainer.model_stage_factory.source_checkpoint={folder}", "model_provider.model=from_checkpoint"]
+        assert run(DENSE, *from_checkpoint).startswith("llama3, 16 layers"), run(DENSE, *from_checkpoint)
 
 
 def check_memory():
@@ -99,6 +119,7 @@ def check_errors():
 
 check_jobs()
 check_model()
+check_families()
 check_memory()
 check_meshes()
 check_errors()
