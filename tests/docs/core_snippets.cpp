@@ -17,7 +17,7 @@
 #include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/core/offload/offload.h"
 #include "d9d/core/tree/tree.h"
-#include "d9d/data/view/token_sample.h"
+#include "d9d/data/sequences/token_sample.h"
 
 namespace core_pages {
 

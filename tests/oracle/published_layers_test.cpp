@@ -1,5 +1,5 @@
-// Compares one layer of Qwen3-0.6B, of Qwen3-30B-A3B (with 12 of its 128 experts) and of Llama 3.2 1B, in their published
-// shapes, with Hugging Face transformers.
+// Compares one layer of Qwen3-0.6B, of Qwen3-30B-A3B (with 12 of its 128 experts) and of Llama 3.2 1B, in their
+// published shapes, with Hugging Face transformers.
 #include <thread>
 
 #include <ATen/ATen.h>

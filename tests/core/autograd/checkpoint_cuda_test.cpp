@@ -4,8 +4,8 @@
 #include <vector>
 
 #include <ATen/ATen.h>
-#include <ATen/core/Generator.h>
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/core/Generator.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -262,7 +262,7 @@ TEST_F(GraphTrainingCuda, Where_shapes_change_in_between) {
   for (const bool has_experts : {false, true}) {
     SCOPED_TRACE(has_experts);
     const GraphCounts counts = expect_same_bits(packs, {.has_experts = has_experts});
-    EXPECT_EQ(counts.graphs, 2 * 2);  // a forward and a backward of each kind
+    EXPECT_EQ(counts.graphs, 2 * 2);            // a forward and a backward of each kind
     EXPECT_EQ(counts.replays, 16 - 2 * 2 - 3);  // minus the warm-up of both kinds, and microbatches of other shapes
   }
 }
