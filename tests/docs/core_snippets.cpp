@@ -15,6 +15,9 @@
 #include "d9d/core/autograd/boundary.h"
 #include "d9d/core/autograd/deferred_gradients.h"
 #include "d9d/core/autograd/leaf_gradient.h"
+#include "d9d/core/communicator/to_host.h"
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/core/launch/launch.h"
 #include "d9d/core/offload/offload.h"
 #include "d9d/core/tree/tree.h"
 #include "d9d/data/sequences/token_sample.h"
@@ -115,5 +118,25 @@ class Moments final : public d9d::Offloadable {
   d9d::OffloadedTensors asleep_;
   bool is_offloaded_ = false;
 };
+
+// docs/dist_context.md
+struct Config {
+  d9d::LaunchConfig launch = {};
+  d9d::DeviceMeshParameters mesh = {};
+  static constexpr auto fields() {
+    return d9d::record<Config>(d9d::defaulted("launch", &Config::launch), d9d::defaulted("mesh", &Config::mesh));
+  }
+};
+
+void count_replicas(const Config&, const d9d::DistContext& context) {
+  context.main_process_first([&] { context.log().info("rank 0 prints this before the others"); });
+  const d9d::DeviceMesh& dense = context.mesh(d9d::MeshDomain::kDense);
+  const auto data = dense.slice({"dp_replicate", "dp_cp_shard"}).communicator();  // one group for both axes
+  const at::Tensor count = at::ones({1}, context.device());
+  data->all_reduce(count, d9d::ReduceOp::kSum).wait();
+  if (context.is_main_process()) context.log().info(d9d::to_host(count, *data).item<float>(), " ranks with own data");
+}
+
+int run(int argc, char** argv) { return d9d::launch<Config>(argc, argv, count_replicas); }
 
 }  // namespace core_pages

@@ -81,11 +81,6 @@ struct TokenBudgetStream {
 static_assert(d9d::MicrobatchPackStream<TokenBudgetStream, Batch>);
 
 // docs/distributed.md
-void sum_over_axes(const d9d::DistContext& context, const at::Tensor& count) {
-  const d9d::DeviceMesh& dense = context.mesh(d9d::MeshDomain::kDense);
-  dense.slice({"dp_replicate", "dp_cp_shard"}).communicator()->all_reduce(count, d9d::ReduceOp::kSum).wait();
-}
-
 void shard_by_hand(const d9d::DeviceMesh& dense, const d9d::ModulePtr<d9d::Linear>& embedding,
                    const std::vector<d9d::ModulePtr<d9d::Linear>>& layers) {
   const auto fsdp = std::make_shared<d9d::FsdpRuntime>(d9d::FsdpConfig{});
