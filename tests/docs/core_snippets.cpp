@@ -15,6 +15,8 @@
 #include "d9d/core/autograd/boundary.h"
 #include "d9d/core/autograd/deferred_gradients.h"
 #include "d9d/core/autograd/leaf_gradient.h"
+#include "d9d/core/collectives/differentiable.h"
+#include "d9d/core/communicator/communicator.h"
 #include "d9d/core/communicator/to_host.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/core/launch/launch.h"
@@ -138,5 +140,28 @@ void count_replicas(const Config&, const d9d::DistContext& context) {
 }
 
 int run(int argc, char** argv) { return d9d::launch<Config>(argc, argv, count_replicas); }
+
+// docs/collectives.md
+at::Tensor feed_forward(const at::Tensor& x, const at::Tensor& up, const at::Tensor& down,
+                        const d9d::CommunicatorPtr& tp) {
+  const at::Tensor whole = d9d::all_gather_along(x, /*dim=*/1, tp);           // [B, S / W, H] -> [B, S, H]
+  const at::Tensor summand = at::linear(at::linear(whole, up).tanh(), down);  // with the rank's rows, then columns
+  return d9d::reduce_scatter_along(summand, /*dim=*/1, tp);                   // [B, S, H] -> [B, S / W, H], summed
+}
+
+at::Tensor swap_dims(const d9d::DeviceMesh& mesh, const at::Tensor& x) {
+  const std::shared_ptr<d9d::Communicator> cp = mesh.communicator("cp");
+  // [batch, positions / W, heads, d] -> [batch, positions, heads / W, d]; backward goes the other way
+  const at::Tensor q = d9d::all_to_all_along(x, /*split_dim=*/2, /*concat_dim=*/1, cp);
+  return q;
+}
+
+at::Tensor gather_beside(const at::Tensor& shard, d9d::Communicator& group, const std::function<void()>& compute) {
+  const at::Tensor full = at::empty({group.size() * shard.size(0)}, shard.options());
+  d9d::Work gathering = group.all_gather(full, shard);  // [W * n] <- [n] of each rank
+  compute();                                            // does not read `full`, and does not write `shard`
+  gathering.wait();
+  return full;
+}
 
 }  // namespace core_pages

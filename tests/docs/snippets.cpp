@@ -13,7 +13,6 @@
 #include "d9d/base/config/load_config.h"
 #include "d9d/base/io/append_file.h"
 #include "d9d/blocks/linear/linear.h"
-#include "d9d/core/collectives/differentiable.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/core/dtensor/redistribute.h"
 #include "d9d/core/tree/tree.h"
@@ -122,13 +121,6 @@ d9d::DTensor with_gradients(const d9d::DTensor& shards, const at::Tensor& up, co
   const d9d::DTensor y = d9d::redistribute(
       {.local = summand, .mesh = mesh, .placements = {d9d::Partial{}}, .global_shape = shape}, {d9d::Shard{0}});
   return y;
-}
-
-at::Tensor swap_dims(const d9d::DeviceMesh& mesh, const at::Tensor& x) {
-  const std::shared_ptr<d9d::Communicator> cp = mesh.communicator("cp");
-  // [batch, positions / W, heads, d] -> [batch, positions, heads / W, d]; backward goes the other way
-  const at::Tensor q = d9d::all_to_all_along(x, /*split_dim=*/2, /*concat_dim=*/1, cp);
-  return q;
 }
 
 // docs/huggingface.md
