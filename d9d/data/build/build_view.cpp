@@ -16,7 +16,7 @@ using Documents = std::shared_ptr<const TokenDocuments>;
 
 FilteredDocuments filtered(Documents documents, const DocumentRules& rules, const Logger& log) {
   const std::int64_t num_documents = documents->size();
-  const std::string described = documents->describe();
+  const std::string described = documents->name();
   FilteredDocuments result(std::move(documents), rules);
   D9D_CHECK(result.size() > 0, ConfigError, "[data::build_view] expected a document of 2 to ", rules.max_positions + 1,
             " tokens, got none among the ", num_documents, " of ", described,

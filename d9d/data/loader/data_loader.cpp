@@ -33,6 +33,12 @@ void check_no_padding(const GlobalBatchSampler& sampler) {
             "or declare `void make_padding(Sample&)` beside your sample, which makes its loss weigh nothing.");
 }
 
+std::string describe_loader(const LoaderOptions& options) {
+  if (options.num_workers == 0) return "loader: reads each microbatch when it is needed";
+  return cat("loader: ", counted(options.num_workers, "worker"), ", each ",
+             counted(options.prefetch_factor, "microbatch", "es"), " ahead");
+}
+
 void throw_sample_error(std::int64_t sample, const char* what) {
   std::throw_with_nested(
       IoError(cat("[data::DataLoader] expected to read sample ", sample, " of the dataset, got: ", what)));

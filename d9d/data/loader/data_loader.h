@@ -46,6 +46,7 @@ struct LoaderOptions {
 namespace detail {
 // Throws ConfigError naming the first value out of range.
 void check_loader_options(const LoaderOptions& options);
+[[nodiscard]] std::string describe_loader(const LoaderOptions& options);
 // Call it inside a catch handler: the exception being handled is nested in the IoError and repeated in its text.
 [[noreturn]] void throw_sample_error(std::int64_t sample, const char* what);
 // The timeout for the first microbatch or a later one. 0: none.
@@ -81,7 +82,7 @@ class DataLoader {
   // has one. Throws ConfigError if padding is needed and there is no such function.
   template <class AnyDataset, class Collate>
   DataLoader(std::shared_ptr<AnyDataset> dataset, Collate collate, GlobalBatchSampler sampler, LoaderOptions options)
-      : sampler_(std::move(sampler)), options_(std::move(options)) {
+      : sampler_(std::move(sampler)), options_(std::move(options)), samples_(describe_dataset(*dataset)) {
     detail::check_loader_options(options_);
     using Sample = std::remove_cvref_t<decltype(dataset->get(0))>;
     constexpr bool kCollates = detail::kCollates<Batch, AnyDataset, Collate>;
@@ -147,6 +148,10 @@ class DataLoader {
   // Number of microbatches from the start; nullopt if endless.
   [[nodiscard]] std::optional<std::int64_t> size() const { return sampler_.num_microbatches(); }
 
+  [[nodiscard]] DataDescription describe() const {
+    return {.line = detail::describe_loader(options_), .inputs = {sampler_.describe(samples_)}};
+  }
+
   // Whether next() logs for which samples it waits.
   [[nodiscard]] bool tells_of_long_waits() const { return !reads_itself(); }
 
@@ -172,6 +177,7 @@ class DataLoader {
 
   GlobalBatchSampler sampler_;
   LoaderOptions options_;
+  DataDescription samples_;                  // of the dataset
   std::function<Batch(std::int64_t)> read_;  // reads the microbatch with the given index
   std::int64_t num_consumed_ = 0;
   bool has_read_ = false;  // next() has returned a microbatch since construction

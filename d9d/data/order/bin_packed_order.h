@@ -35,6 +35,8 @@ class BinPackedOrder {
   // Calls `length` once for each document. Throws ConfigError unless size, capacity and buffer_size are positive.
   explicit BinPackedOrder(Options options);
 
+  [[nodiscard]] const Options& options() const { return options_; }
+
   [[nodiscard]] std::int64_t size() const { return size_; }  // number of bins, in every epoch
   // The documents of a bin, in the order of the buffer; expects 0 <= bin < size(). Thread-safe. Without `shuffle` the
   // bins of a buffer are in the order of their first documents. Packs a buffer unless it is one of the few that were

@@ -49,6 +49,8 @@ class BufferSortedOrder {
   // multiple of batch_size.
   explicit BufferSortedOrder(Options options);
 
+  [[nodiscard]] const Options& options() const { return options_; }
+
   // The item at `index` in `epoch`; expects 0 <= index < size. Thread-safe. Sorts a buffer unless it is one of the few
   // that were used last.
   [[nodiscard]] std::int64_t operator()(std::int64_t index, std::int64_t epoch) const;

@@ -1,6 +1,7 @@
 #include "d9d/data/order/global_batch_sampler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -45,6 +46,18 @@ GlobalBatchSampler::GlobalBatchSampler(Options options)
   D9D_CHECK(options.global_batch_size / kMostEpochs <= options.dataset_size, ConfigError,
             "[data::GlobalBatchSampler] expected a global_batch_size of at most ", kMostEpochs,
             " times the data's size of ", options.dataset_size, ", got ", options.global_batch_size, ". Lower it.");
+}
+
+DataDescription GlobalBatchSampler::describe(DataDescription samples) const {
+  const std::string ranks = options_.rank.size == 1 ? ""
+                                                    : cat(", dealt to ", options_.rank.size, " data-parallel ranks (",
+                                                          enum_name(options_.mode), ")");
+  const bool is_cut = !options_.repeat && options_.drop_last && options_.dataset_size % options_.global_batch_size != 0;
+  return {.line = cat("order: ", counted(options_.dataset_size, "sample"),
+                      options_.shuffle ? ", shuffled in each epoch" : " as they come", ", in global batches of ",
+                      options_.global_batch_size, " and microbatches of ", options_.microbatch_size, ranks,
+                      options_.repeat ? ", without end" : ", one epoch", is_cut ? " without its last samples" : ""),
+          .inputs = {std::move(samples)}};
 }
 
 std::int64_t GlobalBatchSampler::num_left() const {

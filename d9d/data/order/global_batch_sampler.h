@@ -16,6 +16,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "d9d/data/description/data_description.h"
 #include "d9d/data/order/shard_indexing_mode.h"
 
 namespace d9d {
@@ -59,6 +60,9 @@ class GlobalBatchSampler {
 
   // Throws ConfigError if there is no sample, or if the batch sizes and the rank count do not fit.
   explicit GlobalBatchSampler(Options options);
+
+  // The order in which a loader reads `samples`.
+  [[nodiscard]] DataDescription describe(DataDescription samples) const;
 
   // Number of microbatches of one rank; nullopt if endless.
   [[nodiscard]] std::optional<std::int64_t> num_microbatches() const;

@@ -28,6 +28,10 @@ template <class Batch, MicrobatchPackStream<Batch> Stream>
       if constexpr (NumbersPacks<Stream>) return inner_.microbatch_numbers();
       return {};
     }
+    DataDescription describe() const override {
+      if constexpr (Describes<Stream>) return inner_.describe();
+      return PackStream<Batch>::describe();
+    }
     std::optional<std::int64_t> total_steps() const override { return inner_.total_steps(); }
     nlohmann::json state() const override { return inner_.state(); }
     void load_state(const nlohmann::json& state) override { inner_.load_state(state); }

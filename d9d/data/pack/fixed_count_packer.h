@@ -112,6 +112,13 @@ class FixedCountMicrobatchPacker final : public PackStream<MicrobatchOf<Loader>>
 
   [[nodiscard]] std::vector<std::int64_t> microbatch_numbers() const override { return numbers_; }
 
+  [[nodiscard]] DataDescription describe() const override {
+    DataDescription packs{.line = cat("packs of ", counted(options_.microbatches_per_pack, "microbatch", "es"),
+                                      ", one pack in each step of a rank")};
+    if constexpr (Describes<Loader>) packs.inputs = {loader_.describe()};
+    return packs;
+  }
+
   [[nodiscard]] bool tells_of_long_waits() const override {
     if constexpr (requires { loader_.tells_of_long_waits(); }) return loader_.tells_of_long_waits();
     return false;

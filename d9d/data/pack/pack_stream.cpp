@@ -8,6 +8,8 @@ void AnyPackStream::start() {}
 
 std::vector<std::int64_t> AnyPackStream::microbatch_numbers() const { return {}; }
 
+DataDescription AnyPackStream::describe() const { return {.line = "packs of a stream of the program's own"}; }
+
 bool AnyPackStream::tells_of_long_waits() const { return false; }
 
 }  // namespace d9d

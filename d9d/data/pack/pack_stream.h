@@ -18,6 +18,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "d9d/data/description/data_description.h"
+
 namespace d9d {
 
 // Can be saved and resumed: state() is the position after the latest result of next(). It is cheap and an independent
@@ -78,6 +80,8 @@ class AnyPackStream {
   // Whether next() itself logs what it waits for when that takes long. By default (false) the training loop logs the
   // wait, without details.
   [[nodiscard]] virtual bool tells_of_long_waits() const;
+  // What the stream reads, and how: tree_lines() has it as text. By default one line without details.
+  [[nodiscard]] virtual DataDescription describe() const;
   [[nodiscard]] virtual std::optional<std::int64_t> total_steps() const = 0;
   [[nodiscard]] virtual nlohmann::json state() const = 0;
   virtual void load_state(const nlohmann::json& state) = 0;

@@ -67,6 +67,11 @@ class PrefetchedPacks final : public PackStream<Batch> {
     if (!workers_ && !is_left_behind_) source_->packs->start();
   }
 
+  [[nodiscard]] DataDescription describe() const override {
+    return {.line = cat(counted(options_.prefetch_factor, "pack"), " ahead, copied to ", options_.device),
+            .inputs = {source_->packs->describe()}};
+  }
+
   std::optional<std::vector<Batch>> next() override {
     check_usable();
     Fetched fetched = options_.prefetch_factor == 0 ? source_->fetch() : take();

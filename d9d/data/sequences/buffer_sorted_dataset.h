@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "d9d/base/check.h"
 #include "d9d/data/order/buffer_sorted_order.h"
 #include "d9d/data/sequences/dataset.h"
 
@@ -28,6 +29,12 @@ class BufferSortedDataset final : public Dataset<decltype(std::declval<const Bas
   [[nodiscard]] Sample get(std::int64_t index) const override { return get_in_epoch(index, 0); }
   [[nodiscard]] Sample get_in_epoch(std::int64_t index, std::int64_t epoch) const override {
     return sample_in_epoch(*base_, order_(index, epoch), epoch);
+  }
+  [[nodiscard]] DataDescription describe() const override {
+    const BufferSortedOrder::Options& order = order_.options();
+    return {.line = cat("sorted by length in buffers of ", order.buffer_size, ", in batches of ", order.batch_size,
+                        order.shuffle ? ", shuffled in each epoch" : ", shuffled"),
+            .inputs = {describe_dataset(*base_)}};
   }
 
  private:

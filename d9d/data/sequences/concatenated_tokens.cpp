@@ -21,6 +21,12 @@ ConcatenatedTokens::ConcatenatedTokens(std::shared_ptr<const TokenDocuments> doc
   }
 }
 
+DataDescription ConcatenatedTokens::describe() const {
+  return {.line = cat(counted(size_, "token"), ", documents one after the other",
+                      separator_ ? cat(", with token ", *separator_, " between them") : ""),
+          .inputs = {documents_->describe()}};
+}
+
 void ConcatenatedTokens::read(std::int64_t start, std::span<std::int64_t> tokens) const {
   D9D_ASSERT(start >= 0 && start + std::ssize(tokens) <= size_, "tokens ", start, "+", tokens.size(), " of ", size_);
   if (tokens.empty()) return;

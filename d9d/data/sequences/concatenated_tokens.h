@@ -25,6 +25,8 @@ class ConcatenatedTokens {
   [[nodiscard]] std::int64_t size() const { return size_; }
   [[nodiscard]] const TokenDocuments& documents() const { return *documents_; }
 
+  [[nodiscard]] DataDescription describe() const;
+
   // Fills `tokens` from token `start` on; expects start + tokens.size() <= size(). Thread-safe. Throws the errors of
   // TokenDocuments::read().
   void read(std::int64_t start, std::span<std::int64_t> tokens) const;

@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "d9d/data/description/data_description.h"
+
 namespace d9d {
 
 template <class Sample>
@@ -28,6 +30,9 @@ class Dataset {
   // The sample at `index` in pass `epoch` >= 0 over the dataset. It does not depend on the epoch, except for views that
   // rearrange the samples in each epoch.
   [[nodiscard]] virtual Sample get_in_epoch(std::int64_t index, std::int64_t /*epoch*/) const { return get(index); }
+
+  // By default the number of samples.
+  [[nodiscard]] virtual DataDescription describe() const { return {.line = counted(size(), "sample")}; }
 };
 
 // Reads a sample for a loader: by get_in_epoch() if the dataset has it, else by get().
@@ -37,6 +42,16 @@ template <class AnyDataset>
     return dataset.get_in_epoch(index, epoch);
   } else {
     return dataset.get(index);
+  }
+}
+
+// The description of a dataset: describe() if it has one, else its number of samples.
+template <class AnyDataset>
+[[nodiscard]] DataDescription describe_dataset(const AnyDataset& dataset) {
+  if constexpr (Describes<AnyDataset>) {
+    return dataset.describe();
+  } else {
+    return {.line = counted(dataset.size(), "sample")};
   }
 }
 

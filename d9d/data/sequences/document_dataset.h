@@ -20,6 +20,9 @@ class DocumentDataset final : public Dataset<TokenSample> {
   [[nodiscard]] TokenSample get(std::int64_t index) const override { return documents_.sample(index); }
   // Number of positions, for BufferSortedDataset.
   [[nodiscard]] std::int64_t sort_key(std::int64_t index) const { return documents_.num_positions(index); }
+  [[nodiscard]] DataDescription describe() const override {
+    return {.line = counted(size(), "sequence") + ", each one document", .inputs = {documents_.describe()}};
+  }
 
  private:
   FilteredDocuments documents_;

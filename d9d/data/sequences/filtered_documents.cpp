@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -61,6 +63,19 @@ void FilteredDocuments::list(std::int64_t document) {
         targets, [&](const TokenRange& range) { return std::max(range.begin, first) < std::min(range.end, end); });
     if (!predicts) ++counts_.without_targets;
   }
+}
+
+DataDescription FilteredDocuments::describe() const {
+  const bool is_split = rules_.too_long == LongDocuments::kSplit && counts_.too_long > 0;
+  std::string line =
+      cat(counted(size_, is_split ? "piece" : "document"), " of at most ", counted(rules_.max_positions, "position"));
+  const auto add = [&line](std::int64_t count, std::string_view what) {
+    if (count > 0) line += cat(", ", count, " ", what);
+  };
+  add(counts_.too_short, rules_.too_short == ShortDocuments::kSkip ? "too short: skip" : "too short: keep");
+  add(counts_.too_long, cat("too long: ", enum_name(rules_.too_long)));
+  add(counts_.without_targets, "without anything to predict");
+  return {.line = std::move(line), .inputs = {documents_->describe()}};
 }
 
 FilteredDocuments::Item FilteredDocuments::item_at(std::int64_t item) const {

@@ -54,6 +54,8 @@ class FilteredDocuments {
   [[nodiscard]] std::int64_t size() const { return size_; }
   [[nodiscard]] const Counts& counts() const { return counts_; }  // counts documents, but items in without_targets
 
+  [[nodiscard]] DataDescription describe() const;
+
   [[nodiscard]] std::int64_t max_positions() const { return rules_.max_positions; }
   // Number of positions of an item; expects 0 <= item < size().
   [[nodiscard]] std::int64_t num_positions(std::int64_t item) const;

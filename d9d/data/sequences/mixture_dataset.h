@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "d9d/base/check.h"
 #include "d9d/data/order/mixture_order.h"
 #include "d9d/data/sequences/dataset.h"
 
@@ -45,6 +46,15 @@ class MixtureDataset final : public Dataset<Sample> {
     const auto [source, sample] = order_(epoch * size_ + index);
     const auto& dataset = *sources_[static_cast<std::size_t>(source)].dataset;
     return dataset.get_in_epoch(sample % dataset.size(), sample / dataset.size());
+  }
+  [[nodiscard]] DataDescription describe() const override {
+    DataDescription mixture{.line = cat("mixture of ", counted(std::ssize(sources_), "source"), ": ",
+                                        counted(size_, "sample"), " in an epoch")};
+    for (const Source& source : sources_) {
+      mixture.inputs.push_back(source.dataset->describe());
+      mixture.inputs.back().line.insert(0, cat("weight ", source.weight, ": "));
+    }
+    return mixture;
   }
 
  private:

@@ -4,6 +4,8 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/base/check.h"
+
 namespace d9d {
 
 PackedDataset::PackedDataset(FilteredDocuments documents, PackingOptions options)
@@ -35,6 +37,14 @@ TokenSample PackedDataset::get_in_epoch(std::int64_t index, std::int64_t epoch) 
   packed.num_padding = length - end;
   if (packed.num_padding > 0) packed.packed_lengths.push_back(packed.num_padding);
   return packed;
+}
+
+DataDescription PackedDataset::describe() const {
+  const BinPackedOrder::Options& order = order_.options();
+  return {
+      .line = cat(counted(size(), "packed sequence"), " of ", counted(order.capacity, "position"), ", from buffers of ",
+                  counted(order.buffer_size, "document"), order.shuffle ? ", shuffled in each epoch" : ""),
+      .inputs = {documents_.describe()}};
 }
 
 std::int64_t PackedDataset::num_positions(std::int64_t index, std::int64_t epoch) const {

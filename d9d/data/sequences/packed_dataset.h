@@ -30,6 +30,7 @@ class PackedDataset final : public Dataset<TokenSample> {
   // A sequence of max_positions of the documents. Positions after the last document are padding: input 0, label
   // kIgnoreIndex, position 0.
   [[nodiscard]] TokenSample get_in_epoch(std::int64_t index, std::int64_t epoch) const override;
+  [[nodiscard]] DataDescription describe() const override;
   // The number of positions of a sample without padding.
   [[nodiscard]] std::int64_t num_positions(std::int64_t index, std::int64_t epoch) const;
 

@@ -34,6 +34,9 @@ class ShardedDataset final : public Dataset<decltype(std::declval<const Base&>()
   [[nodiscard]] Sample get_in_epoch(std::int64_t index, std::int64_t epoch) const override {
     return sample_in_epoch(*base_, positions_(index), epoch);
   }
+  [[nodiscard]] DataDescription describe() const override {
+    return {.line = counted(size(), "sample") + " of one shard", .inputs = {describe_dataset(*base_)}};
+  }
   [[nodiscard]] std::int64_t sort_key(std::int64_t index) const requires requires(const Base& base) {
     base.sort_key(0);
   }

@@ -24,6 +24,9 @@ class ShuffledDataset final : public Dataset<Sample> {
     const Permutation order(base_->size(), {.seed = seed_, .epoch = epoch});
     return base_->get_in_epoch(order(index), epoch);
   }
+  [[nodiscard]] DataDescription describe() const override {
+    return {.line = "shuffled in each epoch", .inputs = {base_->describe()}};
+  }
 
  private:
   std::shared_ptr<const Dataset<Sample>> base_;

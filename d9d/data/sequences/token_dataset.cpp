@@ -13,7 +13,7 @@ TokenDataset::TokenDataset(ConcatenatedTokens tokens, std::int64_t sequence_leng
             sequence_length, ". Set the number of tokens of a training sequence.");
   D9D_CHECK(tokens_.size() > sequence_length, ConfigError, "[data::TokenDataset] expected at least ",
             sequence_length + 1, " tokens (sequence_length + 1), got ", tokens_.size(), " in ",
-            tokens_.documents().describe(), ". Add files or shorten the sequences.");
+            tokens_.documents().name(), ". Add files or shorten the sequences.");
 }
 
 TokenSample TokenDataset::get(std::int64_t index) const {
@@ -21,6 +21,11 @@ TokenSample TokenDataset::get(std::int64_t index) const {
   tokens_.read(index * sequence_length_,
                {tokens.mutable_data_ptr<std::int64_t>(), static_cast<std::size_t>(tokens.numel())});
   return next_token_sample(tokens);
+}
+
+DataDescription TokenDataset::describe() const {
+  return {.line = cat(counted(size(), "sequence"), " of ", counted(sequence_length_, "position")),
+          .inputs = {tokens_.describe()}};
 }
 
 std::unique_ptr<TokenDataset> text_dataset(const std::vector<std::string>& patterns, std::int64_t sequence_length) {

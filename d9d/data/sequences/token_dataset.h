@@ -28,6 +28,7 @@ class TokenDataset final : public Dataset<TokenSample> {
   [[nodiscard]] std::int64_t size() const override { return (tokens_.size() - 1) / sequence_length_; }
   // Sequences of S = sequence_length. Throws IoError if the documents have an id outside the vocabulary.
   [[nodiscard]] TokenSample get(std::int64_t index) const override;
+  [[nodiscard]] DataDescription describe() const override;
 
  private:
   ConcatenatedTokens tokens_;

@@ -159,6 +159,6 @@ DocumentsIdentity MegatronDocuments::identity() const {
   return {.tokens = hash_text(content_fingerprint({index_path_, tokens_path_}))};
 }
 
-std::string MegatronDocuments::describe() const { return cat("'", tokens_path_.string(), "'"); }
+std::string MegatronDocuments::name() const { return cat("'", tokens_path_.string(), "'"); }
 
 }  // namespace d9d

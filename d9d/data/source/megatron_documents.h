@@ -34,7 +34,7 @@ class MegatronDocuments final : public TokenDocuments {
   [[nodiscard]] std::int64_t length(std::int64_t document) const override;
   void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const override;
   [[nodiscard]] std::string place(std::int64_t document) const override;
-  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] std::string name() const override;
   [[nodiscard]] DocumentsIdentity identity() const override;
 
  private:

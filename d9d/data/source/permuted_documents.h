@@ -32,7 +32,10 @@ class PermutedDocuments final : public TokenDocuments {
   }
   [[nodiscard]] bool has_targets() const override { return documents_->has_targets(); }
   [[nodiscard]] std::string place(std::int64_t document) const override { return documents_->place(order_[document]); }
-  [[nodiscard]] std::string describe() const override { return documents_->describe(); }
+  [[nodiscard]] std::string name() const override { return documents_->name(); }
+  [[nodiscard]] DataDescription describe() const override {
+    return {.line = "shuffled once", .inputs = {documents_->describe()}};
+  }
   [[nodiscard]] DocumentsIdentity identity() const override { return documents_->identity(); }
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "d9d/base/check.h"
+#include "d9d/data/description/data_description.h"
 #include "d9d/data/text/file_fingerprint.h"
 #include "d9d/data/text/file_form.h"
 
@@ -94,16 +95,17 @@ std::string TokenCorpus::place(std::int64_t document) const {
   return cat("the document at token ", starts_[document] - file.start, " of '", file.path.string(), "'");
 }
 
-DocumentsIdentity TokenCorpus::identity() const {
+std::vector<std::filesystem::path> TokenCorpus::paths() const {
   std::vector<std::filesystem::path> paths;
   for (const File& file : files_) paths.push_back(file.path);
-  return {.tokens = hash_text(cat(enum_name(format_.dtype), "\n", content_fingerprint(paths))),
+  return paths;
+}
+
+DocumentsIdentity TokenCorpus::identity() const {
+  return {.tokens = hash_text(cat(enum_name(format_.dtype), "\n", content_fingerprint(paths()))),
           .tokenizer = format_.tokenizer};
 }
 
-std::string TokenCorpus::describe() const {
-  const std::string first = "'" + files_.front().path.string() + "'";
-  return files_.size() == 1 ? first : cat(first, " and ", files_.size() - 1, " more files");
-}
+std::string TokenCorpus::name() const { return name_of_files(paths()); }
 
 }  // namespace d9d

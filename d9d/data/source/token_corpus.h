@@ -40,7 +40,7 @@ class TokenCorpus final : public TokenDocuments {
   // The IoError of an id outside the vocabulary names file, position in the file, id and vocabulary size.
   void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const override;
   [[nodiscard]] std::string place(std::int64_t document) const override;
-  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] std::string name() const override;
   [[nodiscard]] DocumentsIdentity identity() const override;
 
  private:
@@ -53,6 +53,7 @@ class TokenCorpus final : public TokenDocuments {
   void check_width(const File& file) const;
   void find_documents(const File& file);
   [[nodiscard]] const File& file_at(std::int64_t token) const;
+  [[nodiscard]] std::vector<std::filesystem::path> paths() const;
 
   TokenFormat format_;
   std::vector<File> files_;

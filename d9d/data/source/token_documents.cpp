@@ -6,6 +6,8 @@
 
 namespace d9d {
 
+DataDescription TokenDocuments::describe() const { return {.line = cat(counted(size(), "document"), " of ", name())}; }
+
 JoinedDocuments::JoinedDocuments(std::vector<std::shared_ptr<const TokenDocuments>> sources)
     : sources_(std::move(sources)) {
   D9D_CHECK(!sources_.empty(), ConfigError,
@@ -54,9 +56,9 @@ DocumentsIdentity JoinedDocuments::identity() const {
   return joined;
 }
 
-std::string JoinedDocuments::describe() const {
-  return sources_.size() == 1 ? sources_.front()->describe()
-                              : cat(sources_.front()->describe(), " and ", sources_.size() - 1, " more sources");
+std::string JoinedDocuments::name() const {
+  return sources_.size() == 1 ? sources_.front()->name()
+                              : cat(sources_.front()->name(), " and ", sources_.size() - 1, " more sources");
 }
 
 }  // namespace d9d

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "d9d/data/description/data_description.h"
 #include "d9d/data/source/documents_identity.h"
 
 namespace d9d {
@@ -46,9 +47,12 @@ class TokenDocuments {
   // Whether some document has tokens that are not targets().
   [[nodiscard]] virtual bool has_targets() const { return false; }
 
-  // For messages: place() names one document, and describe() the source of all ("'a.bin' and 3 more files").
+  // For messages: place() names one document, and name() the source of all ("'a.bin' and 3 more files").
   [[nodiscard]] virtual std::string place(std::int64_t document) const = 0;
-  [[nodiscard]] virtual std::string describe() const = 0;
+  [[nodiscard]] virtual std::string name() const = 0;
+
+  // By default the number of documents and name().
+  [[nodiscard]] virtual DataDescription describe() const;
 
   // A job compares it when it resumes. By default the identity is unknown.
   [[nodiscard]] virtual DocumentsIdentity identity() const { return {}; }
@@ -66,7 +70,7 @@ class JoinedDocuments final : public TokenDocuments {
   [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override;
   [[nodiscard]] bool has_targets() const override;
   [[nodiscard]] std::string place(std::int64_t document) const override;
-  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] std::string name() const override;
   [[nodiscard]] DocumentsIdentity identity() const override;
 
  private:

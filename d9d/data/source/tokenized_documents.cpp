@@ -27,14 +27,14 @@ void check_size(const std::filesystem::path& path, const MappedFile& file, std::
 }  // namespace
 
 TokenizedDocuments::TokenizedDocuments(const std::filesystem::path& folder, std::int64_t vocabulary_size,
-                                       PlaceOfRow place_of_row)
+                                       TokenizedOrigin origin)
     : folder_(folder),
       vocabulary_size_(vocabulary_size),
       manifest_(read_tokenized_manifest(folder)),
       tokens_(folder / kTokensFile),
       offsets_(folder / kOffsetsFile),
       parts_(folder / kPartsFile),
-      place_of_row_(std::move(place_of_row)) {
+      origin_(std::move(origin)) {
   check_size(folder / kTokensFile, tokens_, manifest_.num_tokens * bytes_per_token(manifest_.dtype));
   check_size(folder / kOffsetsFile, offsets_, (manifest_.num_documents + 1) * 8);
   check_size(folder / kPartsFile, parts_, manifest_.num_parts * 8);
@@ -82,13 +82,20 @@ std::vector<TokenRange> TokenizedDocuments::targets(std::int64_t document) const
 }
 
 std::string TokenizedDocuments::place(std::int64_t document) const {
-  if (!place_of_row_) return cat("document ", document, " of '", folder_.string(), "'");
+  if (!origin_.place_of_row) return cat("document ", document, " of '", folder_.string(), "'");
   const auto parts = std::views::iota(std::int64_t{0}, manifest_.num_parts);
   const auto end_of = [this](std::int64_t part) { return load<std::int64_t>(parts_, part); };
   const std::int64_t part = *std::ranges::upper_bound(parts, document, {}, end_of);
-  return place_of_row_(part, document - (part == 0 ? 0 : end_of(part - 1)));
+  return origin_.place_of_row(part, document - (part == 0 ? 0 : end_of(part - 1)));
 }
 
-std::string TokenizedDocuments::describe() const { return cat("'", folder_.string(), "'"); }
+std::string TokenizedDocuments::name() const { return cat("'", folder_.string(), "'"); }
+
+DataDescription TokenizedDocuments::describe() const {
+  const std::string skipped =
+      manifest_.num_skipped == 0 ? "" : cat(", without ", counted(manifest_.num_skipped, "bad row"));
+  return {.line = cat(counted(size(), "document"), " of ", counted(manifest_.num_tokens, "token"), " in all", skipped),
+          .inputs = {{.line = origin_.name.empty() ? name() : origin_.name}}};
+}
 
 }  // namespace d9d

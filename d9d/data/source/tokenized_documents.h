@@ -28,14 +28,18 @@
 
 namespace d9d {
 
+// The rows from which the documents were made, for messages.
+struct TokenizedOrigin {
+  std::string name = {};  // TextRows::name()
+  // Names the row of document `index` of part `part`.
+  std::function<std::string(std::int64_t part, std::int64_t index)> place_of_row = {};
+};
+
 class TokenizedDocuments final : public TokenDocuments {
  public:
-  // Names the row from which document `index` of part `part` was made, for messages.
-  using PlaceOfRow = std::function<std::string(std::int64_t part, std::int64_t index)>;
-
   // Throws IoError that names the file and the remedy if the folder has no manifest of this format, or if the size of a
-  // file differs from the manifest. Without `place_of_row`, place() returns the number of the document in the folder.
-  TokenizedDocuments(const std::filesystem::path& folder, std::int64_t vocabulary_size, PlaceOfRow place_of_row = {});
+  // file differs from the manifest. Without `origin`, place() returns the number of the document in the folder.
+  TokenizedDocuments(const std::filesystem::path& folder, std::int64_t vocabulary_size, TokenizedOrigin origin = {});
 
   [[nodiscard]] std::int64_t size() const override { return manifest_.num_documents; }
   [[nodiscard]] std::int64_t length(std::int64_t document) const override;
@@ -44,7 +48,8 @@ class TokenizedDocuments final : public TokenDocuments {
   [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override;
   [[nodiscard]] bool has_targets() const override { return targets_.has_value(); }
   [[nodiscard]] std::string place(std::int64_t document) const override;
-  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] std::string name() const override;
+  [[nodiscard]] DataDescription describe() const override;
   [[nodiscard]] DocumentsIdentity identity() const override { return manifest_.identity; }
 
   [[nodiscard]] const TokenizedManifest& manifest() const { return manifest_; }
@@ -66,7 +71,7 @@ class TokenizedDocuments final : public TokenDocuments {
   MappedFile offsets_;
   MappedFile parts_;
   std::optional<Targets> targets_;
-  PlaceOfRow place_of_row_;
+  TokenizedOrigin origin_;
 };
 
 }  // namespace d9d

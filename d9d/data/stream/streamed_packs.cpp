@@ -174,6 +174,20 @@ std::vector<std::int64_t> StreamedPacks::microbatch_numbers() const {
   return numbers;
 }
 
+DataDescription StreamedPacks::describe() const {
+  const StreamedPartOptions& part = options_.part;
+  const std::string tokens = options_.tokens_per_step == 0
+                                 ? ""
+                                 : cat(", and as many again until they have ", options_.tokens_per_step, " positions");
+  return {.line = cat("packs of ", counted(options_.global_batch_size, "sequence"), tokens, ", in microbatches of ",
+                      options_.microbatch_size, options_.repeat ? ", without end" : ", one epoch"),
+          .inputs = {{.line = cat("packed sequences of ", counted(part.max_positions, "position"), ", from buffers of ",
+                                  counted(part.buffer_size, "document"), part.shuffle ? ", shuffled in each epoch" : "",
+                                  ", too long: ", enum_name(part.long_documents)),
+                      .inputs = {{.line = cat(counted(rows_->num_parts(), "part"), ", tokenised while the job runs"),
+                                  .inputs = {{.line = rows_->name()}}}}}}};
+}
+
 nlohmann::json StreamedPacks::state() const {
   return {{"part", position_.part}, {"sequence", position_.sequence}, {"order", order_}};
 }

@@ -53,6 +53,7 @@ class StreamedPacks final : public PackStream<TokenBatch> {
   // not change then.
   [[nodiscard]] std::optional<std::vector<TokenBatch>> next() override;
   [[nodiscard]] std::vector<std::int64_t> microbatch_numbers() const override;
+  [[nodiscard]] DataDescription describe() const override;
   [[nodiscard]] std::optional<std::int64_t> total_steps() const override { return std::nullopt; }
   // The position is the part, and the sequence in it, where the next step begins. load_state() throws StateError if the
   // rows, the tokenizer or their order differ from those of the saved run; copies of the files do not differ. It warns

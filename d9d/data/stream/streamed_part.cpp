@@ -44,7 +44,7 @@ class PartDocuments final : public TokenDocuments {
   [[nodiscard]] std::string place(std::int64_t document) const override {
     return rows_.place(part_, rows_of_documents_[static_cast<std::size_t>(document)]);
   }
-  [[nodiscard]] std::string describe() const override { return "a part of the stream"; }
+  [[nodiscard]] std::string name() const override { return "a part of the stream"; }
 
   [[nodiscard]] std::int64_t num_skipped() const { return num_skipped_; }
 

@@ -1,6 +1,7 @@
 #include "d9d/data/text/column_rows.h"
 
 #include "d9d/base/check.h"
+#include "d9d/data/description/data_description.h"
 #include "d9d/data/text/file_form.h"
 
 namespace d9d {
@@ -40,6 +41,8 @@ void ColumnRows::read(std::int64_t part, const std::function<void(const TextRow&
 std::string ColumnRows::place(std::int64_t part, std::int64_t row) const {
   return cat("row ", row, " of '", paths_[parts_[static_cast<std::size_t>(part)].file].string(), "'");
 }
+
+std::string ColumnRows::name() const { return "rows of " + name_of_files(paths_); }
 
 std::string ColumnRows::columns_text() const {
   std::string text = content_ == ColumnContent::kJson ? "columns of JSON\n" : "columns\n";

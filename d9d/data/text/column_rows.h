@@ -26,6 +26,7 @@ class ColumnRows final : public TextRows {
   // Problems: a null, bytes that are not UTF-8, damaged rows.
   void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override;
   [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;
+  [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string fingerprint() const override { return columns_text() + file_fingerprint(paths_); }
   [[nodiscard]] std::string content_fingerprint() const override {
     return columns_text() + d9d::content_fingerprint(paths_);

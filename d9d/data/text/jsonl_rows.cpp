@@ -7,6 +7,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/json_depth.h"
+#include "d9d/data/description/data_description.h"
 #include "d9d/data/text/json_lines.h"
 
 namespace d9d {
@@ -80,6 +81,8 @@ std::string JsonlRows::place(std::int64_t part, std::int64_t row) const {
   const std::string_view before = text_of(file).substr(0, static_cast<std::size_t>(row));
   return cat("line ", 1 + std::ranges::count(before, '\n'), " of '", files_[file].string(), "'");
 }
+
+std::string JsonlRows::name() const { return "JSON lines of " + name_of_files(files_); }
 
 std::string JsonlRows::columns_text() const {
   std::string text = content_ == ColumnContent::kJson ? "jsonl of JSON\n" : "jsonl\n";

@@ -32,6 +32,7 @@ class JsonlRows final : public TextRows {
   // Problems: a line that is not a JSON object or not UTF-8, lacks a column, or has another type than a string in it.
   void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override;
   [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;  // row: the line's first byte
+  [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string fingerprint() const override { return columns_text() + file_fingerprint(files_); }
   [[nodiscard]] std::string content_fingerprint() const override {
     return columns_text() + d9d::content_fingerprint(files_);

@@ -5,6 +5,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/io/mapped_file.h"
 #include "d9d/base/rounding.h"
+#include "d9d/data/description/data_description.h"
 #include "d9d/data/text/file_fingerprint.h"
 #include "d9d/data/text/file_form.h"
 #include "d9d/tokenizer/unicode/utf8.h"
@@ -82,6 +83,8 @@ void TextFileRows::read_piece(std::int64_t part, std::int64_t piece, const NextC
 std::string TextFileRows::place(std::int64_t part, std::int64_t /*row*/) const {
   return cat("'", files_[static_cast<std::size_t>(part)].string(), "'");
 }
+
+std::string TextFileRows::name() const { return "text of " + name_of_files(files_); }
 
 std::string TextFileRows::fingerprint() const { return "text\n" + file_fingerprint(files_); }
 std::string TextFileRows::content_fingerprint() const { return "text\n" + d9d::content_fingerprint(files_); }

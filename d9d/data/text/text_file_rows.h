@@ -36,6 +36,7 @@ class TextFileRows final : public TextRows {
   void read_piece(std::int64_t part, std::int64_t piece, const NextCut& next_cut,
                   const std::function<void(const TextRow&)>& each) const override;
   [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;
+  [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string fingerprint() const override;
   [[nodiscard]] std::string content_fingerprint() const override;
 

@@ -58,8 +58,9 @@ class TextRows {
     read(part, each);
   }
 
-  // For messages: "row 17 of 'a.parquet'".
+  // For messages: place() names one row ("row 17 of 'a.parquet'"), and name() all ("rows of 'a.parquet'").
   [[nodiscard]] virtual std::string place(std::int64_t part, std::int64_t row) const = 0;
+  [[nodiscard]] virtual std::string name() const = 0;
 
   // Changes when files are replaced, edited or added, or when other columns are asked for.
   [[nodiscard]] virtual std::string fingerprint() const = 0;

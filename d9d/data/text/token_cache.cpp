@@ -73,10 +73,11 @@ std::shared_ptr<const TokenizedDocuments> cached_documents(std::shared_ptr<const
                                                            const TokenCacheOptions& options) {
   const std::filesystem::path folder = options.folder / token_cache_key(*rows, *encoder, options.tokenize);
   if (!is_there(folder)) make(*rows, *encoder, options, folder);
-  const auto place = [rows = std::move(rows), encoder = std::move(encoder)](std::int64_t part, std::int64_t index) {
+  const auto place = [rows, encoder = std::move(encoder)](std::int64_t part, std::int64_t index) {
     return place_of_row(*rows, *encoder, part, index);
   };
-  return std::make_shared<const TokenizedDocuments>(folder, options.vocabulary_size, place);
+  return std::make_shared<const TokenizedDocuments>(folder, options.vocabulary_size,
+                                                    TokenizedOrigin{.name = rows->name(), .place_of_row = place});
 }
 
 std::filesystem::path default_token_cache() {

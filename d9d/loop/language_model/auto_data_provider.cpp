@@ -2,6 +2,14 @@
 
 namespace d9d {
 
+namespace detail {
+
+void log_stream(const AnyPackStream& stream, const Logger& log) {
+  for (const std::string& line : tree_lines(stream.describe())) log.info("data: ", line);
+}
+
+}  // namespace detail
+
 AutoDataProvider<TokenBatch> token_data_provider(DataConfig config, const TokenLimits& limits, std::int64_t base_seed) {
   return AutoDataProvider<TokenBatch>(
       [config = std::move(config), limits](const DistContext& context, const StreamOptions& options) {

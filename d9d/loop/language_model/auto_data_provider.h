@@ -18,6 +18,10 @@
 
 namespace d9d {
 
+namespace detail {
+void log_stream(const AnyPackStream& stream, const Logger& log);
+}  // namespace detail
+
 template <class Batch>
 class AutoDataProvider : public DataProvider<Batch> {
  public:
@@ -36,13 +40,15 @@ class AutoDataProvider : public DataProvider<Batch> {
   // Uses any stream. The `options` of `build` are those of the rank (on_rank_of()).
   AutoDataProvider(BuildStream build, std::int64_t base_seed) : build_(std::move(build)), base_seed_(base_seed) {}
 
-  // The first rank of a machine builds its stream before the others, which reuse the files that it has written.
+  // The first rank of a machine builds its stream before the others, which reuse the files that it has written. The
+  // main process logs what the stream describes.
   std::unique_ptr<PackStream<Batch>> build_pack_stream(const DistContext& context,
                                                        std::optional<std::int64_t> total_steps) override {
     const StreamOptions options =
         on_rank_of(context, {.seed = static_cast<std::uint64_t>(base_seed_), .repeat = total_steps.has_value()});
     std::unique_ptr<PackStream<Batch>> built;
     context.local_main_process_first([&] { built = build_(context, options); });
+    if (built != nullptr) detail::log_stream(*built, options.shared_log);
     return built;
   }
 

@@ -86,7 +86,7 @@ class WithTargets final : public TokenDocuments {
   }
   [[nodiscard]] std::vector<TokenRange> targets(std::int64_t) const override { return {{3, 5}, {7, 10}}; }
   [[nodiscard]] std::string place(std::int64_t) const override { return "it"; }
-  [[nodiscard]] std::string describe() const override { return "it"; }
+  [[nodiscard]] std::string name() const override { return "it"; }
 };
 
 TEST(FilteredDocuments, Ignore_labels_that_are_no_targets) {

@@ -58,7 +58,7 @@ class GivenDocuments final : public TokenDocuments {
   [[nodiscard]] std::string place(std::int64_t document) const override {
     return "document " + std::to_string(document) + " of memory";
   }
-  [[nodiscard]] std::string describe() const override { return "memory"; }
+  [[nodiscard]] std::string name() const override { return "memory"; }
 
  private:
   std::vector<Ids> documents_;

@@ -17,6 +17,9 @@
 namespace d9d::auto_data_provider_test {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
 struct Numbers {
   std::int64_t size() const { return 10; }
   std::int64_t get(std::int64_t index) const { return 100 + index; }
@@ -74,7 +77,11 @@ TEST(AutoDataProvider, Says_what_all_ranks_find_alike_once) {
     (void)token_data_provider(config, {.vocabulary_size = 10, .max_positions = 4}, /*base_seed=*/1)
         .build_pack_stream(context, std::nullopt);
   });
-  EXPECT_THAT(lines, ::testing::ElementsAre(::testing::HasSubstr("data: left out 1 of 3 documents")));
+  EXPECT_THAT(lines,
+              ElementsAre(HasSubstr("data: left out 1 of 3 documents"), HasSubstr("data: packs of 1 microbatch, "),
+                          HasSubstr("data:   loader: "), HasSubstr("data:     order: 2 samples"),
+                          HasSubstr("data:       2 sequences"), HasSubstr("data:         2 documents of at most"),
+                          HasSubstr("data:           3 documents of '")));
 }
 
 }  // namespace
