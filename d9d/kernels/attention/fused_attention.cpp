@@ -9,6 +9,7 @@
 #include "d9d/kernels/attention/sdpa.h"
 #include "d9d/kernels/attention/sinks.h"
 #include "d9d/kernels/common/first_order.h"
+#include "d9d/kernels/common/row_tensor.h"
 
 namespace d9d::kernels {
 namespace {
@@ -56,14 +57,12 @@ detail::FusedCall saved_call(AutogradContext* context) {
           .max_length = context->saved_data["max_length"].toInt()};
 }
 
-constexpr std::int64_t kAlignment = 16;           // bytes of the kernels' vectorised loads
 constexpr std::int64_t kMaxElements = 1LL << 31;  // of a tensor; the kernels use 32-bit indices
 
 // The tensor itself if it is contiguous and aligned, otherwise a contiguous copy. So heads of a fused projection are
 // copied, except for cuDNN on dense sequences, which reads any strides and needs no call of this.
 at::Tensor readable(const at::Tensor& x) {
-  const bool is_aligned = reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % kAlignment == 0;
-  return x.is_contiguous() && is_aligned ? x : x.clone(at::MemoryFormat::Contiguous);
+  return x.is_contiguous() && detail::is_aligned(x) ? x : x.clone(at::MemoryFormat::Contiguous);
 }
 
 struct FusedAttention : torch::autograd::Function<FusedAttention> {

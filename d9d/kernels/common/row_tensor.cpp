@@ -10,9 +10,7 @@ RowTensor row_tensor(const at::Tensor& tensor) {
   return {copy, *strided_rows(copy)};
 }
 
-bool is_aligned(const at::Tensor& tensor) {
-  return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
-}
+bool is_aligned(const at::Tensor& tensor) { return is_aligned(tensor.const_data_ptr()); }
 
 at::Tensor aligned(const at::Tensor& tensor) { return is_aligned(tensor) ? tensor : tensor.clone(); }
 

@@ -25,6 +25,21 @@ struct StridedRows {
   }
 };
 
+// Whether the address is a multiple of 16, as tensor maps and loads and stores of 16 bytes require.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    [[nodiscard]] inline bool
+    is_aligned(const void* address) {
+  return reinterpret_cast<std::uintptr_t>(address) % 16 == 0;
+}
+
+// Whether rows of `num_columns` elements of `element_size` bytes that begin at `data` can be moved 16 bytes at a time.
+[[nodiscard]] inline bool is_aligned(const void* data, const StridedRows& rows, std::int64_t num_columns,
+                                     std::int64_t element_size) {
+  return is_aligned(data) && (num_columns | rows.inner_stride | rows.outer_stride) * element_size % 16 == 0;
+}
+
 // The rows of [..., N]. nullopt if the elements of a row are not contiguous, or if the leading dims need more than two
 // strides.
 [[nodiscard]] std::optional<StridedRows> strided_rows(const at::TensorBase& tensor);

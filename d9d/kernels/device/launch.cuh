@@ -1,5 +1,5 @@
 // What a .cu file needs to launch its kernels, in addition to core's cuda_launch.cuh: programmatic dependent launch
-// (PDL), which hides the microsecond of launch latency, alignment tests, and the error check after a launch.
+// (PDL), which hides the microsecond of launch latency, and the error check after a launch.
 //
 // Example
 //   __global__ void silu_mul_forward(SiluMulForwardArgs args) {
@@ -26,12 +26,6 @@ namespace d9d::kernels::detail {
 using d9d::detail::Element;
 using d9d::detail::num_blocks;
 using d9d::detail::with_element_type;
-
-// Whether rows of `num_columns` elements of `element_size` bytes that begin at `data` can be moved 16 bytes at a time.
-[[nodiscard]] inline bool is_aligned(const void* data, const StridedRows& rows, std::int64_t num_columns,
-                                     std::int64_t element_size) {
-  return is_aligned(data) && (num_columns | rows.inner_stride | rows.outer_stride) * element_size % 16 == 0;
-}
 
 struct Grid {
   unsigned num_blocks = 0;

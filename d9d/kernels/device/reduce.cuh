@@ -10,12 +10,19 @@
 
 namespace d9d::kernels::detail {
 
-// The sum over the lanes of a warp, on every lane; the order of additions is fixed.
+// Combines the values of the lanes of a warp in a fixed order. Every lane calls it and gets the result, which is the
+// same on all lanes if `combine` is commutative.
+template <class A, class Combine>
+__device__ __forceinline__ A warp_reduce(A value, const Combine& combine) {
+#pragma unroll
+  for (int offset = kWarpSize / 2; offset > 0; offset /= 2)
+    value = combine(value, __shfl_xor_sync(kFullWarp, value, offset));
+  return value;
+}
+
 template <class A>
 __device__ __forceinline__ A warp_sum(A value) {
-#pragma unroll
-  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kFullWarp, value, offset);
-  return value;
+  return warp_reduce(value, [](A a, A b) { return a + b; });
 }
 
 // Sums each of kValues numbers over groups of `group` neighbouring lanes; every lane gets the sums of its group. The
@@ -62,17 +69,11 @@ __device__ __forceinline__ void thread_group_sums(float (&values)[kValues], int 
 // result. scratch has kWarpSize elements in shared memory and may be reused when the call returns.
 template <class A, class Combine>
 __device__ __forceinline__ A block_reduce(A value, A neutral, A* scratch, const Combine& combine) {
-  const auto warp_reduce = [&](A lane_value) {
-#pragma unroll
-    for (int offset = kWarpSize / 2; offset > 0; offset /= 2)
-      lane_value = combine(lane_value, __shfl_xor_sync(kFullWarp, lane_value, offset));
-    return lane_value;
-  };
   const unsigned lane = threadIdx.x % kWarpSize;
-  value = warp_reduce(value);
+  value = warp_reduce(value, combine);
   if (lane == 0) scratch[threadIdx.x / kWarpSize] = value;
   __syncthreads();
-  value = warp_reduce(lane < blockDim.x / kWarpSize ? scratch[lane] : neutral);
+  value = warp_reduce(lane < blockDim.x / kWarpSize ? scratch[lane] : neutral, combine);
   __syncthreads();
   return value;
 }

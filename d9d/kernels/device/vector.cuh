@@ -65,11 +65,6 @@ __device__ __forceinline__ void store_vec_partial(const Vec<T, kCount>& vec, int
     if (i < count) to[i] = vec.value[i];
 }
 
-// Whether one instruction can load or store 16 bytes at `pointer`.
-[[nodiscard]] __host__ __device__ __forceinline__ bool is_aligned(const void* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
-}
-
 // Keeps elements that are needed again later packed in their registers until then. Without this call the compiler keeps
 // the values that it widened for an earlier use, in twice the registers.
 template <class T, int kCount>

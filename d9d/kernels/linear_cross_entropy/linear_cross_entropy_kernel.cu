@@ -186,9 +186,8 @@ __global__ void __launch_bounds__(kBlock) put_scaled(const PutScaledArgs args) {
 
 template <class Out, class Value>
 void start_put_scaled(const PutScaledArgs& args, CUstream_st* stream) {
-  const auto addresses = reinterpret_cast<std::uintptr_t>(args.out) | reinterpret_cast<std::uintptr_t>(args.values);
   const unsigned grid = std::min<unsigned>(num_blocks(args.size, kTile), kBlocksOfScale);
-  if (addresses % 16 == 0) {
+  if (is_aligned(args.out) && is_aligned(args.values)) {
     put_scaled<Out, Value, kLogitsOfVec><<<grid, kBlock, 0, stream>>>(args);
   } else {
     put_scaled<Out, Value, 1><<<grid, kBlock, 0, stream>>>(args);

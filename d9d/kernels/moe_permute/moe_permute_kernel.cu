@@ -286,9 +286,9 @@ __global__ void __launch_bounds__(kBlock) indices_to_multihot(const MultihotArgs
 template <class Function>
 void with_piece(const MoePermuteShape& shape, std::initializer_list<const void*> rows, const Function& function) {
   with_element_type(shape.dtype, [&]<class T>(Element<T> element) {
-    bool is_aligned = shape.num_features % kWidth<T> == 0;
-    for (const void* data : rows) is_aligned = is_aligned && reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
-    if (is_aligned) return function(element, std::integral_constant<int, kWidth<T>>());
+    bool has_pieces = shape.num_features % kWidth<T> == 0;
+    for (const void* data : rows) has_pieces = has_pieces && is_aligned(data);
+    if (has_pieces) return function(element, std::integral_constant<int, kWidth<T>>());
     return function(element, std::integral_constant<int, 1>());
   });
 }

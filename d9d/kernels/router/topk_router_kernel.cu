@@ -27,14 +27,6 @@ template <class A>
 constexpr A kInfinity = std::numeric_limits<A>::infinity();
 
 template <class A>
-__device__ __forceinline__ A warp_max(A value) {
-#pragma unroll
-  for (int offset = kWarpSize / 2; offset > 0; offset /= 2)
-    value = max(value, __shfl_xor_sync(kFullWarp, value, offset));
-  return value;
-}
-
-template <class A>
 struct Softmax {
   A max;
   A sum;
@@ -53,7 +45,7 @@ __device__ __forceinline__ Softmax<A> softmax_of_token(const T* logits, int num_
     probs[j] = expert < num_experts ? widen(logits[expert]) : -kInfinity<A>;
     softmax.max = max(softmax.max, probs[j]);
   }
-  softmax.max = warp_max(softmax.max);
+  softmax.max = warp_reduce(softmax.max, [](A a, A b) { return max(a, b); });
 #pragma unroll
   for (int j = 0; j < kPerLane; ++j) {
     probs[j] = exp(probs[j] - softmax.max);

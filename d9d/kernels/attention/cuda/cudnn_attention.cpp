@@ -12,6 +12,7 @@
 #include "d9d/kernels/attention/cudnn_graph.h"
 #include "d9d/kernels/common/column_slices.h"
 #include "d9d/kernels/common/cuda_kernels.h"
+#include "d9d/kernels/common/row_tensor.h"
 
 namespace d9d::kernels::detail {
 namespace {
@@ -24,9 +25,8 @@ const CudnnGraph& cudnn() {
 void*& pointer(CudnnPointers& pointers, CudnnTensor tensor) { return pointers[static_cast<std::size_t>(tensor)]; }
 
 // The tensor itself, or a contiguous copy if it does not allow cuDNN's loads of 16 bytes.
-at::Tensor aligned(const at::Tensor& x) {
-  const auto address = reinterpret_cast<std::uintptr_t>(x.const_data_ptr());
-  const bool fits = x.stride(3) == 1 && (x.stride(0) | x.stride(1) | x.stride(2)) % 8 == 0 && address % 16 == 0;
+at::Tensor fitting(const at::Tensor& x) {
+  const bool fits = x.stride(3) == 1 && (x.stride(0) | x.stride(1) | x.stride(2)) % 8 == 0 && is_aligned(x);
   return fits ? x : x.clone(at::MemoryFormat::Contiguous);
 }
 
@@ -78,9 +78,9 @@ void add_offsets(Prepared& call, const at::Tensor& cu_seqlens) {
 // Prepares the inputs that both passes have; the key is that of the forward pass.
 Prepared prepare(const FusedTensors& tensors, const FusedCall& how) {
   Prepared call;
-  call.query = aligned(tensors.query);
-  call.key_heads = aligned(tensors.key);
-  call.value = aligned(tensors.value);
+  call.query = fitting(tensors.query);
+  call.key_heads = fitting(tensors.key);
+  call.value = fitting(tensors.value);
   const bool is_packed = tensors.cu_seqlens.defined();
   const std::int64_t max_length = is_packed ? power_of_two(how.max_length) : 0;
   call.key = {.device = call.query.device().index(),
