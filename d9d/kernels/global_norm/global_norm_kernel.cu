@@ -6,6 +6,7 @@
 //          fixed, multiply-adds are fused explicitly, and NaN propagates.
 // Traffic: every element is read once; 8 bytes per chunk are written and read again.
 #include "d9d/kernels/device/launch.cuh"
+#include "d9d/kernels/device/reduce.cuh"
 #include "d9d/kernels/device/tensor_chunks.cuh"
 #include "d9d/kernels/device/vector.cuh"
 #include "d9d/kernels/global_norm/global_norm_kernel.h"
@@ -38,20 +39,12 @@ template <NormOrder kOrder, int kThreads>
 __device__ __forceinline__ double combine_block(double value) {
   constexpr int kWarps = kThreads / kWarpSize;
   __shared__ double of_warp[kWarps];
-  const auto combine_warp = [&] {
-#pragma unroll
-    for (int offset = kWarpSize / 2; offset > 0; offset /= 2)
-      value = combine<kOrder>(value, __shfl_down_sync(kFullWarp, value, offset));
-  };
-  combine_warp();
+  value = warp_reduce(value, combine<kOrder, double>);
   const unsigned lane = threadIdx.x % kWarpSize;
   const unsigned warp = threadIdx.x / kWarpSize;
   if (lane == 0) of_warp[warp] = value;
   __syncthreads();
-  if (warp == 0) {
-    value = lane < kWarps ? of_warp[lane] : 0.0;
-    combine_warp();
-  }
+  if (warp == 0) value = warp_reduce(lane < kWarps ? of_warp[lane] : 0.0, combine<kOrder, double>);
   return value;
 }
 
