@@ -16,7 +16,6 @@ namespace d9d::benchmarks {
 namespace {
 
 using kernels::ExpertTokenGroups;
-using kernels::GradientWrite;
 
 constexpr std::int64_t kRows = 8192 * 8;
 
@@ -77,13 +76,6 @@ void measure_shape(DeviceTable& table, const Shape& shape) {
   row("dInput", "ATen", bytes, [&](std::size_t i) { (void)grouped_gemm_torch(y[i], w[i].transpose(1, 2), ends); });
   row("dWeight", "ours", bytes, [&](std::size_t i) { (void)grouped_gemm_wgrad_cuda(x[i], y[i], offsets); });
   row("dWeight", "ATen", bytes, [&](std::size_t i) { (void)grouped_gemm_wgrad_torch(x[i], y[i], ends); });
-  const double bytes_of_sum = bytes + 6.0 * static_cast<double>(w[0].numel());
-  const at::Tensor sum = at::zeros(w[0].sizes(), table.device().dtype(at::kFloat));
-  row("dWeight added to fp32", "ours", bytes_of_sum, [&](std::size_t i) {
-    kernels::detail::write_grouped_gemm_wgrad_cuda(sum, x[i], y[i], offsets, GradientWrite::kAdd);
-  });
-  row("dWeight added to fp32", "ATen", bytes_of_sum,
-      [&](std::size_t i) { sum.add_(grouped_gemm_wgrad_torch(x[i], y[i], ends)); });
 }
 
 const bool kAdded = add_device_benchmark("grouped_mm", [](DeviceTable& table) {

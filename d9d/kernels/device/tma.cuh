@@ -72,12 +72,6 @@ __device__ __forceinline__ void tma_store(const CUtensorMap& map, const void* sh
                "r"(smem_address(shared)), "r"(at.x), "r"(at.y), "r"(at.z)
                : "memory");
 }
-// Adds a box to the elements in global memory. Subnormal floats count as zero.
-__device__ __forceinline__ void tma_reduce_add(const CUtensorMap& map, const void* shared, const TmaCoordinates& at) {
-  asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&map),
-               "r"(smem_address(shared)), "r"(at.x), "r"(at.y), "r"(at.z)
-               : "memory");
-}
 // Marks the stored lines to be evicted from L2 first, which suits results that are larger than the cache.
 __device__ __forceinline__ void tma_store_1d_evict_first(void* global, const void* shared, std::uint32_t bytes) {
   std::uint64_t policy;

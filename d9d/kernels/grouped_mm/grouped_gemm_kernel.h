@@ -33,7 +33,7 @@ struct GroupedGemmArgs {
 };
 void launch_grouped_gemm(const GroupedGemmArgs& args, CUstream_st* stream);
 
-// out[g] (+)= x[rows of g]^T @ y[rows of g]
+// out[g] = x[rows of g]^T @ y[rows of g], zeros for groups without rows.
 struct GroupedGemmWgradArgs {
   std::int64_t num_rows;
   int num_groups;
@@ -45,8 +45,6 @@ struct GroupedGemmWgradArgs {
   std::int32_t* tile_counter;   // scratch: one number
   void* out;                    // [G, in, out_features]
   bool out_is_float;            // otherwise bf16
-  bool add;                     // adds to `out`, where subnormal floats count as zero; otherwise overwrites `out`, with
-                                // zeros for groups without rows
 };
 void launch_grouped_gemm_wgrad(const GroupedGemmWgradArgs& args, CUstream_st* stream);
 

@@ -1,10 +1,10 @@
-// Formula: out[g, i, o] = (out[g, i, o] if `add`) + sum over the rows n of group g of x[n, i] * y[n, o].
+// Formula: out[g, i, o] = sum over the rows n of group g of x[n, i] * y[n, o].
 // Legend:  N rows in G groups, i = in, o = out_features.
 // Mapping: persistent GEMM, K-grouped: a cluster of two blocks computes 256 columns of x by 256 columns of y for one
 //          group; K is the rows of the group. The last stage zeroes loaded rows of the next group.
 // Numerics: bf16 in, fp32 accumulators, rounded once to bf16, or stored as fp32. The result is bitwise reproducible.
 // Traffic: x is read once for each 256 columns of y and y once for each 256 columns of x, mostly from the L2 cache; the
-//          result is written once, and with `add` also read once.
+//          result is written once.
 #include "d9d/kernels/device/persistent_gemm.cuh"
 #include "d9d/kernels/device/tensor_map.cuh"
 #include "d9d/kernels/grouped_mm/grouped_gemm_kernel.h"
@@ -73,11 +73,9 @@ struct GroupedGemmWgrad {
       for (float& sum : accum) sum = 0;
     }
     if (tile.num_rows % kBlockK > 0) main_loop_of_rest(tile.num_rows % kBlockK, consumer, accum);
-    if (args.add && tile.num_rows == 0) return;
     if constexpr (kIsFloat) {
       epilogue_float(tile, consumer, accum);
     } else {
-      if (args.add) add_result(tile, consumer, accum);
       epilogue_bf16(tile, consumer, accum);
     }
   }
@@ -128,38 +126,13 @@ struct GroupedGemmWgrad {
     fence_accumulators(accum);
   }
 
-  // Adds the previous contents of a bf16 result to accum. This is slow, because each thread reads single pairs;
-  // training does not use it, as it accumulates in float.
-  __device__ __forceinline__ void add_result(const WgradTile& tile, const Consumer& consumer,
-                                             float (&accum)[128]) const {
-    const int in = tile.first_in + consumer.warpgroup * 64 + consumer.warp() * 16 + consumer.lane() / 4;
-    const int out = tile.first_out + consumer.lane() % 4 * 2;
-    const auto* const first = static_cast<const __nv_bfloat16*>(args.out) +
-                              (static_cast<std::int64_t>(tile.group) * args.in + in) * args.out_features + out;
-#pragma unroll
-    for (int pair = 0; pair < 64; ++pair) {
-      const int j = pair / 2, below = pair % 2 * 8;
-      if (in + below >= args.in || out + 8 * j >= args.out_features) continue;
-      const float2 old = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(
-          first + static_cast<std::int64_t>(below) * args.out_features + 8 * j));
-      accum[2 * pair] += old.x;
-      accum[2 * pair + 1] += old.y;
-    }
-  }
-
   // The columns of an epilogue buffer, which one TMA store writes.
   static constexpr int kEpilogueColumns = 128 / sizeof(T);
 
   __device__ __forceinline__ void store_buffer(const WgradTile& tile, const Consumer& consumer, unsigned char* buffer,
                                                int column) const {
     const TmaCoordinates at = {tile.first_out + column, tile.first_in + consumer.warpgroup * 64, tile.group};
-    consumer.end_epilogue([&] {
-      if (kIsFloat && args.add) {
-        tma_reduce_add(out_map, buffer, at);
-      } else {
-        tma_store(out_map, buffer, at);
-      }
-    });
+    consumer.end_epilogue([&] { tma_store(out_map, buffer, at); });
   }
 
   __device__ __forceinline__ void epilogue_bf16(const WgradTile& tile, Consumer& consumer, float (&accum)[128]) const {

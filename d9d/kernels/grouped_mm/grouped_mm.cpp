@@ -29,21 +29,6 @@ void check_arguments(const at::Tensor& x, const at::Tensor& w, const ExpertToken
             w.scalar_type(), ". Cast one of the two.");
 }
 
-void check_gradient_arguments(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& grad,
-                              const ExpertTokenGroups& groups) {
-  D9D_CHECK(x.dim() == 2 && grad.dim() == 2 && x.size(0) == grad.size(0) &&
-                gradient.sizes() == (at::IntArrayRef{groups.num_groups(), x.size(1), grad.size(1)}),
-            ConfigError, "[kernels::grouped_mm] expected x [N, in], grad [N, out] and a weight gradient [groups = ",
-            groups.num_groups(), ", in, out], got ", x.sizes(), ", ", grad.sizes(), " and ", gradient.sizes(),
-            ". Make them agree.");
-  D9D_CHECK(
-      x.scalar_type() == grad.scalar_type() && at::isFloatingType(x.scalar_type()) &&
-          (gradient.scalar_type() == x.scalar_type() || gradient.scalar_type() == at::kFloat),
-      ConfigError,
-      "[kernels::grouped_mm] expected x and grad of one floating dtype and a weight gradient of it or Float, got ",
-      x.scalar_type(), ", ", grad.scalar_type(), " and ", gradient.scalar_type(), ". Cast one of them.");
-}
-
 const std::vector<std::int64_t>& counts_adding_up_to(std::int64_t num_rows, const ExpertTokenGroups& groups) {
   const auto& counts = groups.host_counts();
   const auto sum = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
@@ -112,7 +97,7 @@ struct GroupedMMOnDevice : torch::autograd::Function<GroupedMMOnDevice<Products>
                                     const std::optional<GradientPlace>& place) {
     if constexpr (std::is_same_v<Products, OwnProducts>) {
       if (place && !place->has_values && place->tensor.scalar_type() == x.scalar_type()) {
-        detail::write_grouped_gemm_wgrad_cuda(place->tensor, x, grad, where, GradientWrite::kReplace);
+        detail::write_grouped_gemm_wgrad_cuda(place->tensor, x, grad, where);
         return {};
       }
     }
@@ -198,22 +183,6 @@ std::vector<at::Tensor> grouped_mms(const at::Tensor& x, const std::vector<at::T
 at::Tensor grouped_mm(const at::Tensor& x, const at::Tensor& w, const ExpertTokenGroups& groups,
                       GroupedMMBackend backend) {
   return grouped_mms(x, {w}, groups, backend).front();
-}
-
-void write_grouped_mm_weight_gradient(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& grad,
-                                      const ExpertTokenGroups& groups, GroupedMMBackend backend, GradientWrite write) {
-  check_gradient_arguments(gradient, x, grad, groups);
-  const at::NoGradGuard no_grad;
-  backend = backend_for(backend, x, groups);
-  if (backend == GroupedMMBackend::kHopper) {
-    return detail::write_grouped_gemm_wgrad_cuda(gradient, x, grad, groups.offsets(), write);
-  }
-  const at::Tensor values = weight_gradient(x, grad, groups, backend);
-  if (write == GradientWrite::kAdd) {
-    gradient.add_(values);
-  } else {
-    gradient.copy_(values);
-  }
 }
 
 }  // namespace d9d::kernels

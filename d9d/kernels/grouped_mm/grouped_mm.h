@@ -43,16 +43,6 @@ enum class GroupedMMBackend : std::uint8_t {
 [[nodiscard]] std::vector<at::Tensor> grouped_mms(const at::Tensor& x, const std::vector<at::Tensor>& w,
                                                   const ExpertTokenGroups& groups, GroupedMMBackend backend);
 
-// Whether a gradient overwrites the values at its destination or is added to them.
-enum class GradientWrite : std::uint8_t { kReplace, kAdd };
-
-// Writes the gradient of w to given memory: gradient[g] (+)= x[rows of g]^T @ grad[rows of g]. For a group without rows
-// kReplace writes zero and kAdd changes nothing. x: [N, in], grad: [N, out] of the same dtype; gradient: [G, in, out]
-// in that dtype or in float, which is better for accumulating over many calls. Without autograd. Throws ConfigError for
-// shapes or dtypes that do not fit.
-void write_grouped_mm_weight_gradient(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& grad,
-                                      const ExpertTokenGroups& groups, GroupedMMBackend backend, GradientWrite write);
-
 struct GroupedMMRequest {
   std::optional<GroupedMMConfig> configured = std::nullopt;   // by the model's configuration, which has precedence
   std::optional<GroupedMMConfig> environment = std::nullopt;  // by D9D_BACKEND_AUTO_GROUPED_MM

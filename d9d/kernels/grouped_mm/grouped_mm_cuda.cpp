@@ -24,8 +24,7 @@ void check_groups(const at::Tensor& offsets) {
 // may give memory that is freed earlier to the next allocation.
 at::Tensor new_tile_counter(const at::Tensor& offsets) { return at::empty({1}, offsets.options()); }
 
-void launch(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y, const at::Tensor& offsets,
-            GradientWrite write) {
+void launch(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y, const at::Tensor& offsets) {
   const at::Tensor tile_counter = new_tile_counter(offsets);
   launch_grouped_gemm_wgrad({.num_rows = x.size(0),
                              .num_groups = static_cast<int>(out.size(0)),
@@ -36,8 +35,7 @@ void launch(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y, con
                              .offsets = offsets.const_data_ptr<std::int32_t>(),
                              .tile_counter = tile_counter.mutable_data_ptr<std::int32_t>(),
                              .out = out.mutable_data_ptr(),
-                             .out_is_float = out.scalar_type() == at::kFloat,
-                             .add = write == GradientWrite::kAdd},
+                             .out_is_float = out.scalar_type() == at::kFloat},
                             current_cuda_stream(x.device()));
 }
 
@@ -81,32 +79,27 @@ at::Tensor grouped_gemm_cuda(at::ArrayRef<at::Tensor> x, at::ArrayRef<at::Tensor
 
 at::Tensor grouped_gemm_wgrad_cuda(const at::Tensor& x, const at::Tensor& y, const at::Tensor& offsets) {
   at::Tensor out = at::empty({offsets.size(0) - 1, x.size(1), y.size(1)}, x.options());
-  write_grouped_gemm_wgrad_cuda(out, x, y, offsets, GradientWrite::kReplace);
+  write_grouped_gemm_wgrad_cuda(out, x, y, offsets);
   return out;
 }
 
 void write_grouped_gemm_wgrad_cuda(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y,
-                                   const at::Tensor& offsets, GradientWrite write) {
+                                   const at::Tensor& offsets) {
   check_groups(offsets);
   const c10::DeviceGuard guard(x.device());
   if (out.numel() == 0) return;
   if (x.size(0) == 0) {
-    if (write == GradientWrite::kReplace) out.zero_();
+    out.zero_();
     return;
   }
   const at::Tensor left = aligned(pad_rows(x)), right = aligned(pad_rows(y));
   if (left.size(1) == x.size(1) && right.size(1) == y.size(1) && out.is_contiguous() && is_aligned(out)) {
-    return launch(out, left, right, offsets, write);
+    return launch(out, left, right, offsets);
   }
-  // The result has padding: compute it in float, so that a sum with `out` is rounded once, and copy it.
+  // The result has padding: compute it in float, and round it where it is copied.
   const at::Tensor padded = at::empty({out.size(0), left.size(1), right.size(1)}, out.options().dtype(at::kFloat));
-  launch(padded, left, right, offsets, GradientWrite::kReplace);
-  const at::Tensor values = padded.narrow(1, 0, x.size(1)).narrow(2, 0, y.size(1));
-  if (write == GradientWrite::kAdd) {
-    out.copy_(values + out);
-  } else {
-    out.copy_(values);
-  }
+  launch(padded, left, right, offsets);
+  out.copy_(padded.narrow(1, 0, x.size(1)).narrow(2, 0, y.size(1)));
 }
 
 }  // namespace d9d::kernels::detail

@@ -36,6 +36,6 @@ namespace d9d::kernels::detail {
 [[nodiscard]] at::Tensor grouped_gemm_wgrad_cuda(const at::Tensor& x, const at::Tensor& y, const at::Tensor& offsets);
 // Writes the weight gradient to out [G, in, out], bf16 or float, any strides.
 void write_grouped_gemm_wgrad_cuda(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y,
-                                   const at::Tensor& offsets, GradientWrite write);
+                                   const at::Tensor& offsets);
 
 }  // namespace d9d::kernels::detail

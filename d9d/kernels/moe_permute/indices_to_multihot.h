@@ -1,4 +1,5 @@
-// Expert choices as a mask over experts, the form in which expert-parallel transports count and exchange tokens.
+// Expert choices as a mask over experts, the form in which expert-parallel transports count and exchange tokens. The
+// layers of this library do not call it; it is kept for transports of other programs (row KER-4 of the checklist).
 //
 // Example (3 experts here)
 //   ids = [[2, -1]], probs = [[0.7, 0.3]]

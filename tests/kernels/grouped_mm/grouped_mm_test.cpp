@@ -135,34 +135,6 @@ TEST_P(GroupedMMBackends, Reject_shapes_and_dtypes_that_do_not_fit) {
   EXPECT_THROW((void)grouped_mm(x.to(at::kDouble), w, groups_of({3, 1}), GetParam()), ConfigError);
 }
 
-TEST_P(GroupedMMBackends, Write_the_weight_gradient_in_place_or_add_it) {
-  const std::vector<std::int64_t> counts = {3, 0, 2};
-  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    const auto x = values({5, 4}, 1, dtype), grad = values({5, 6}, 2, dtype);
-    const auto w = leaf(values({3, 4, 6}, 3, dtype));
-    backward({loop_of_products(x, w, counts)}, {grad});
-    const auto before = values({3, 4, 6}, 4, at::kFloat);
-    const auto replaced = before.clone(), sum = before.clone();
-    write_grouped_mm_weight_gradient(replaced, x, grad, groups_of(counts), GetParam(), GradientWrite::kReplace);
-    write_grouped_mm_weight_gradient(sum, x, grad, groups_of(counts), GetParam(), GradientWrite::kAdd);
-    const double allowed = dtype == at::kFloat ? 1e-6 : 1e-2;
-    EXPECT_LT(difference(replaced, w.grad()), allowed);
-    EXPECT_LT(difference(sum, before + w.grad()), allowed);
-    EXPECT_TRUE(at::equal(sum[1], before[1]));
-  }
-}
-
-TEST_P(GroupedMMBackends, Reject_weight_gradients_that_do_not_fit) {
-  const auto x = at::zeros({4, 3}), grad = at::zeros({4, 5});
-  const auto write = [&](const at::Tensor& gradient, const at::Tensor& grad_of_rows) {
-    write_grouped_mm_weight_gradient(gradient, x, grad_of_rows, groups_of({3, 1}), GetParam(), GradientWrite::kAdd);
-  };
-  EXPECT_THROW(write(at::zeros({2, 5, 3}), grad), ConfigError);
-  EXPECT_THROW(write(at::zeros({2, 3, 5}), at::zeros({3, 5})), ConfigError);
-  EXPECT_THROW(write(at::zeros({2, 3, 5}, at::kBFloat16), grad), ConfigError);
-  EXPECT_THROW(write(at::zeros({2, 3, 5}), grad.to(at::kDouble)), ConfigError);
-}
-
 TEST(GroupedMM, Rejects_two_weights_of_two_shapes) {
   EXPECT_THROW((void)grouped_mms(at::zeros({2, 3}), {at::zeros({1, 3, 4}), at::zeros({1, 3, 5})}, groups_of({2}),
                                  GroupedMMBackend::kEager),
