@@ -32,8 +32,12 @@
 
 #include "d9d/core/dtensor/parameter.h"
 #include "d9d/modules/module_hook.h"
+#include "d9d/modules/tensor_plan.h"
 
 namespace d9d {
+
+class TensorParallelContext;  // d9d/blocks/linear/tensor_parallel_context.h
+using TensorParallelContextPtr = std::shared_ptr<const TensorParallelContext>;  // shared by the blocks of a model
 
 template <class T>
 class ModulePtr;
@@ -143,6 +147,12 @@ class Module {
   // Collective, like finish_step, and to be called before it. Returns tensors about the step, for logging. Names are
   // "<dotted path>/<name>"; a tensor of several elements holds counts.
   [[nodiscard]] std::map<std::string, at::Tensor> step_statistics() const;
+
+  // How tensor parallelism over num_ranks ranks lays this module out; none if this is not built for it. Throws
+  // ConfigError for sizes that cannot be divided among so many ranks.
+  [[nodiscard]] virtual std::optional<TensorPlan> tensor_plan(std::int64_t /*num_ranks*/) const { return std::nullopt; }
+  // Replaces the local context of a module whose plan was carried out.
+  virtual void set_tensor_parallel_context(TensorParallelContextPtr /*context*/) {}
 
   // The dotted name under which the root was reset; "" before, and of the root. Keys random streams; errors name it.
   [[nodiscard]] const std::string& canonical_name() const { return canonical_name_; }

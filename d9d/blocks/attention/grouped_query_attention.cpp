@@ -64,6 +64,22 @@ void GroupedQueryAttention::after_materialize(at::Device device) {
   if (device.is_cuda()) join_weights(projections());
 }
 
+std::optional<TensorPlan> GroupedQueryAttention::tensor_plan(std::int64_t num_ranks) const {
+  D9D_CHECK(config.num_key_value_heads % num_ranks == 0, ConfigError,
+            "[blocks::attention] expected num_key_value_heads in a multiple of tensor-parallel ranks = ", num_ranks,
+            ", got ", config.num_key_value_heads, ". Lower mesh.tensor_parallel.");
+  TensorPlan plan{.input = TensorPlan::Edge::kShard,
+                  .output = TensorPlan::Edge::kShard,
+                  .parameters = {{o_proj->weight, Shard{1}},
+                                 {o_proj->bias, Replicate{}},  // added once, after the sum over ranks
+                                 {kernel->sinks, Shard{0}}}};  // one a head
+  for (const ModulePtr<Linear>& projection : projections()) {  // a rank has some heads
+    plan.parameters.push_back({projection->weight, Shard{0}});
+    plan.parameters.push_back({projection->bias, Shard{0}});
+  }
+  return plan;
+}
+
 at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const RotaryTables& tables,
                                           const std::optional<at::Tensor>& attention_mask,
                                           const std::optional<PackedSequences>& packed) const {

@@ -50,8 +50,8 @@ class GroupedQueryAttention : public Module {
                                    const std::optional<at::Tensor>& attention_mask = std::nullopt,
                                    const std::optional<PackedSequences>& packed = std::nullopt) const;
 
-  // Replaces the local context (tensor parallelism).
-  void set_tensor_parallel_context(TensorParallelContextPtr context) { tensor_parallel_ = std::move(context); }
+  [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
+  void set_tensor_parallel_context(TensorParallelContextPtr context) override { tensor_parallel_ = std::move(context); }
 
   const GroupedQueryAttentionConfig config;
   const ModulePtr<Linear> q_proj;

@@ -41,6 +41,12 @@ SplitTokenEmbeddings::SplitTokenEmbeddings(VocabularySplits splits, std::int64_t
     : vocabulary(std::move(splits)),
       weights(register_module<SplitWeights>("token_embedding", vocabulary, hidden_size, init::normal(1.0))->weights) {}
 
+std::optional<TensorPlan> SplitTokenEmbeddings::tensor_plan(std::int64_t num_ranks) const {
+  return TensorPlan{.input = TensorPlan::Edge::kWhole,
+                    .output = TensorPlan::Edge::kShard,
+                    .parameters = sharded_rows(weights, num_ranks)};
+}
+
 at::Tensor SplitTokenEmbeddings::forward(const at::Tensor& ids) const {
   check_ids(ids, vocabulary.total());
   const bool has_all_rows = weights.front()->local().size(0) == vocabulary.total();

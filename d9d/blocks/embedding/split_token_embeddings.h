@@ -24,8 +24,8 @@ class SplitTokenEmbeddings : public Module {
   // holds some rows of each table: ids [B, S] -> [B, S / W, H].
   [[nodiscard]] at::Tensor forward(const at::Tensor& ids) const;
 
-  // Replaces the local context (tensor parallelism).
-  void set_tensor_parallel_context(TensorParallelContextPtr context) { tensor_parallel_ = std::move(context); }
+  [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
+  void set_tensor_parallel_context(TensorParallelContextPtr context) override { tensor_parallel_ = std::move(context); }
 
   const VocabularySplits vocabulary;
   const std::vector<ParameterPtr> weights;  // in the order of the splits

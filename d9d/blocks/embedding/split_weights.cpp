@@ -1,5 +1,7 @@
 #include "d9d/blocks/embedding/split_weights.h"
 
+#include <algorithm>
+
 #include "d9d/base/check.h"
 
 namespace d9d {
@@ -21,6 +23,21 @@ std::vector<ParameterPtr> make_weights(const VocabularySplits& vocabulary, std::
 }
 
 }  // namespace
+
+std::vector<TensorPlan::PlacedParameter> sharded_rows(const std::vector<ParameterPtr>& weights,
+                                                      std::int64_t num_ranks) {
+  std::int64_t total = 0;
+  const bool all_have_rows = std::ranges::any_of(weights, [&](const ParameterPtr& weight) {
+    total += weight->global_shape()[0];
+    return chunk_range(weight->global_shape()[0], num_ranks - 1, num_ranks).numel() > 0;
+  });
+  D9D_CHECK(all_have_rows, ConfigError, "[blocks::vocabulary] expected a vocabulary that gives each of ", num_ranks,
+            " tensor-parallel ranks some rows of some split, got splits of ", total,
+            " rows that leave the last rank none. Lower mesh.tensor_parallel or join splits.");
+  std::vector<TensorPlan::PlacedParameter> placed;
+  for (const ParameterPtr& weight : weights) placed.push_back({weight, Shard{0}});
+  return placed;
+}
 
 SplitWeights::SplitWeights(const VocabularySplits& vocabulary, std::int64_t hidden_size, const Initializer& init)
     : SplitWeights(vocabulary, make_weights(vocabulary, hidden_size, init)) {}

@@ -9,6 +9,11 @@
 
 namespace d9d {
 
+// The rows of each split over tensor-parallel ranks, unevenly if necessary. Throws ConfigError unless each rank gets
+// rows of at least one split.
+[[nodiscard]] std::vector<TensorPlan::PlacedParameter> sharded_rows(const std::vector<ParameterPtr>& weights,
+                                                                    std::int64_t num_ranks);
+
 // State: <split>.weight [size, H].
 class SplitWeights : public Module {
  public:

@@ -17,6 +17,18 @@ void SwiGLU::after_materialize(at::Device device) {
   if (device.is_cuda()) join_weights({gate_proj, up_proj});
 }
 
+// The inner features may be divided unevenly.
+std::optional<TensorPlan> SwiGLU::tensor_plan(std::int64_t /*num_ranks*/) const {
+  return TensorPlan{.input = TensorPlan::Edge::kShard,
+                    .output = TensorPlan::Edge::kShard,
+                    .parameters = {{gate_proj->weight, Shard{0}},
+                                   {gate_proj->bias, Shard{0}},
+                                   {up_proj->weight, Shard{0}},
+                                   {up_proj->bias, Shard{0}},
+                                   {down_proj->weight, Shard{1}},
+                                   {down_proj->bias, Replicate{}}}};  // added once, after the sum over ranks
+}
+
 at::Tensor SwiGLU::forward(const at::Tensor& x) const {
   const std::vector<at::Tensor> columns = tensor_parallel_->column_linears(x, {gate_proj, up_proj});
   if (down_proj->is_product()) {

@@ -18,8 +18,8 @@ class SwiGLU : public Module {
   // x [..., H] -> [..., H]; under tensor parallelism x is a shard of the sequence, [B, S / W, H].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
 
-  // Replaces the local context (tensor parallelism).
-  void set_tensor_parallel_context(TensorParallelContextPtr context) { tensor_parallel_ = std::move(context); }
+  [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
+  void set_tensor_parallel_context(TensorParallelContextPtr context) override { tensor_parallel_ = std::move(context); }
 
   const ModulePtr<Linear> gate_proj;
   const ModulePtr<Linear> up_proj;

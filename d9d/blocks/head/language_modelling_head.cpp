@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "d9d/blocks/embedding/split_weights.h"
+#include "d9d/blocks/linear/tensor_parallel_context.h"
 
 namespace d9d {
 
@@ -19,6 +20,16 @@ LanguageModellingHead::LanguageModellingHead(VocabularySplits splits, std::vecto
     : config(own),
       vocabulary(std::move(splits)),
       weights(register_module<SplitWeights>("lm_head", vocabulary, embedding_weights)->weights) {}
+
+std::optional<TensorPlan> LanguageModellingHead::tensor_plan(std::int64_t num_ranks) const {
+  return TensorPlan{.input = TensorPlan::Edge::kShard,
+                    .output = TensorPlan::Edge::kWhole,
+                    .parameters = sharded_rows(weights, num_ranks)};
+}
+
+void LanguageModellingHead::set_tensor_parallel_context(TensorParallelContextPtr context) {
+  set_vocabulary_context(context->vocabulary());
+}
 
 LanguageModellingOutput LanguageModellingHead::forward(const at::Tensor& hidden_states,
                                                        const LanguageModellingShared& shared) const {

@@ -48,7 +48,9 @@ class LanguageModellingHead : public Module {
   // hidden states are shards of the sequence, [B, S / W, H] -> [B, S, V].
   [[nodiscard]] at::Tensor forward(const at::Tensor& hidden_states) const;
 
-  // Replaces the local context (tensor parallelism).
+  [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
+  void set_tensor_parallel_context(TensorParallelContextPtr context) override;
+  // Replaces the local context.
   void set_vocabulary_context(VocabularyContextPtr context) { context_ = std::move(context); }
 
   const CausalLMHeadConfig config;

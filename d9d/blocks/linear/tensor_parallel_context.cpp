@@ -1,5 +1,7 @@
 #include "d9d/blocks/linear/tensor_parallel_context.h"
 
+#include "d9d/blocks/head/vocabulary_context.h"
+
 namespace d9d {
 
 std::vector<at::Tensor> TensorParallelContext::column_linears(const at::Tensor& x,
@@ -9,6 +11,10 @@ std::vector<at::Tensor> TensorParallelContext::column_linears(const at::Tensor& 
 
 at::Tensor TensorParallelContext::row_linear(const at::Tensor& y, const ModulePtr<Linear>& linear) const {
   return leave(linear(y));
+}
+
+VocabularyContextPtr LocalTensorParallelContext::vocabulary() const {
+  return std::make_shared<LocalVocabularyContext>();
 }
 
 }  // namespace d9d

@@ -16,6 +16,8 @@
 
 namespace d9d {
 
+class VocabularyContext;  // d9d/blocks/head/vocabulary_context.h
+
 class TensorParallelContext {
  public:
   virtual ~TensorParallelContext() = default;
@@ -31,14 +33,19 @@ class TensorParallelContext {
   // Collective. Applies leave() to the product of a linear that has the rows for this rank's columns,
   // [B, S, in / W] -> [B, S / W, out]. A bias is added once, to this rank's positions of the sum.
   [[nodiscard]] virtual at::Tensor row_linear(const at::Tensor& y, const ModulePtr<Linear>& linear) const;
+
+  // For a head, whose vocabulary is sharded over the ranks.
+  [[nodiscard]] virtual std::shared_ptr<const VocabularyContext> vocabulary() const = 0;
+  [[nodiscard]] virtual DeviceMesh ranks() const = 0;  // one axis, or none in the local form
 };
-using TensorParallelContextPtr = std::shared_ptr<const TensorParallelContext>;  // shared by the blocks of a model
 
 // This rank holds all columns; x has any shape [..., H].
 class LocalTensorParallelContext final : public TensorParallelContext {
  public:
   [[nodiscard]] at::Tensor enter(const at::Tensor& x) const override { return x; }
   [[nodiscard]] at::Tensor leave(const at::Tensor& summand) const override { return summand; }
+  [[nodiscard]] std::shared_ptr<const VocabularyContext> vocabulary() const override;
+  [[nodiscard]] DeviceMesh ranks() const override { return {}; }
 };
 
 }  // namespace d9d

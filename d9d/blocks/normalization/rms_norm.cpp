@@ -21,6 +21,11 @@ RMSNorm::RMSNorm(const RMSNormConfig& configuration)
       weight(register_parameter(
           "weight", {.shape = {config.hidden_size}, .init = config.zero_centered ? init::zeros() : init::ones()})) {}
 
+std::optional<TensorPlan> RMSNorm::tensor_plan(std::int64_t /*num_ranks*/) const {
+  return TensorPlan{
+      .input = TensorPlan::Edge::kShard, .output = TensorPlan::Edge::kShard, .parameters = {{weight, Replicate{}}}};
+}
+
 at::Tensor RMSNorm::forward(const at::Tensor& x) const {
   return kernels::rms_norm(x, weight->local(), config.eps, config.zero_centered);
 }

@@ -33,6 +33,8 @@ class RMSNorm : public Module {
   // (kernels/rms_norm/add_rms_norm.h).
   [[nodiscard]] NormedSum forward(const at::Tensor& x, const std::optional<at::Tensor>& residual) const;
 
+  [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
+
   const RMSNormConfig config;
   const ParameterPtr weight;
 };

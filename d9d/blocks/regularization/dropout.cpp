@@ -7,12 +7,21 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/philox.h"
+#include "d9d/blocks/linear/tensor_parallel_context.h"
 
 namespace d9d {
 
 Dropout::Dropout(double drop_probability) : probability(drop_probability) {
   D9D_CHECK(probability >= 0.0 && probability < 1.0, ConfigError,
             "[blocks::dropout] expected a probability in [0, 1), got ", probability, ".");
+}
+
+std::optional<TensorPlan> Dropout::tensor_plan(std::int64_t /*num_ranks*/) const {
+  return TensorPlan{.input = TensorPlan::Edge::kShard, .output = TensorPlan::Edge::kShard};
+}
+
+void Dropout::set_tensor_parallel_context(TensorParallelContextPtr context) {
+  add_cut({.ranks = context->ranks(), .dim = kPositions});
 }
 
 void Dropout::add_cut(const TensorCut& cut) {
@@ -40,7 +49,7 @@ void Dropout::check_cuts(const RandomClock& clock) const {
   D9D_CHECK(num_ranks >= clock.num_ranks, ConfigError,
             "[blocks::dropout] expected to know which part of its tensor each of the ", clock.num_ranks,
             " ranks of a microbatch has, got cuts over ", num_ranks, " in ", canonical_name(),
-            ". Lay the module out by parallelize_context_parallel() or parallelize_sequence_parallel(), or call "
+            ". Lay the module out by parallelize_context_parallel() or parallelize_tensor_parallel(), or call "
             "Dropout::add_cut().");
 }
 

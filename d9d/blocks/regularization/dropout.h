@@ -34,8 +34,11 @@ class Dropout : public Module {
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
 
   // Local. Cuts the part that earlier cuts leave; a cut that exists already is not added again.
-  // parallelize_context_parallel() and parallelize_sequence_parallel() call it for x [B, S, ...].
+  // parallelize_context_parallel() and parallelize_tensor_parallel() call it for x [B, S, ...].
   void add_cut(const TensorCut& cut);
+
+  [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
+  void set_tensor_parallel_context(TensorParallelContextPtr context) override;
 
   const double probability;
 

@@ -4,7 +4,6 @@
 #include <iterator>
 
 #include "d9d/base/check.h"
-#include "d9d/blocks/moe/moe_layer.h"
 #include "d9d/parallelism/context/parallelize_context_parallel.h"
 #include "d9d/parallelism/expert/parallelize_expert_parallel.h"
 #include "d9d/parallelism/fsdp/parallelize_fsdp.h"
@@ -13,13 +12,6 @@
 
 namespace d9d {
 namespace {
-
-template <class Visit>
-void for_each_moe_layer(Module& module, const Visit& visit) {
-  module.for_each_module([&](const std::string&, Module& each) {
-    if (auto* const layer = dynamic_cast<MoELayer*>(&each)) visit(*layer);
-  });
-}
 
 std::vector<std::shared_ptr<Module>> without_null(std::vector<std::shared_ptr<Module>> modules) {
   std::erase(modules, nullptr);
@@ -45,31 +37,23 @@ void tensor_parallel(PreNormDecoder& decoder, const std::vector<std::shared_ptr<
                      const DeviceMesh& dense) {
   const std::int64_t degree = dense.axis_size("tp");
   check_no_snapshots(decoder, "tensor_parallel", degree);
-  decoder.for_each_module([&](const std::string&, Module& each) {
-    if (auto* const norm = dynamic_cast<RMSNorm*>(&each)) parallelize_sequence_parallel(*norm, dense);
-    if (auto* const dropout = dynamic_cast<Dropout*>(&each)) parallelize_sequence_parallel(*dropout, dense);
-    if (auto* const attention = dynamic_cast<GroupedQueryAttention*>(&each)) {
-      parallelize_tensor_parallel(*attention, dense);
-    }
-    if (auto* const feed_forward = dynamic_cast<SwiGLU*>(&each)) parallelize_tensor_parallel(*feed_forward, dense);
-    if (auto* const embedding = dynamic_cast<SplitTokenEmbeddings*>(&each)) {
-      parallelize_tensor_parallel(*embedding, dense);
-    }
-  });
+  parallelize_tensor_parallel(decoder, dense);
   check_tensor_parallel(decoder, degree);
   decoder.set_num_position_shards(degree);
   for (const auto& head : heads) {
-    auto* const language_modelling = dynamic_cast<LanguageModellingHead*>(head.get());
-    D9D_CHECK(language_modelling != nullptr, ConfigError,
+    const std::optional<TensorPlan> plan = head->tensor_plan(degree);
+    D9D_CHECK(plan && plan->input == TensorPlan::Edge::kShard, ConfigError,
               "[models::parallelize_decoder] mesh.tensor_parallel = ", degree,
               " is not built in this version for heads other than the language-modelling head. Set it to 1.");
-    parallelize_tensor_parallel(*language_modelling, dense);
+    parallelize_tensor_parallel(*head, dense);
   }
 }
 
 bool is_tied_head(const std::shared_ptr<Module>& module, const PreNormDecoder& decoder) {
-  const auto* const head = dynamic_cast<const LanguageModellingHead*>(module.get());
-  return head != nullptr && decoder.embed_tokens && head->weights == decoder.embed_tokens->weights;
+  const auto parameters = module->named_parameters();
+  return decoder.embed_tokens && std::ranges::any_of(parameters, [&](const auto& named) {
+           return named.second == decoder.embed_tokens->weights.front();
+         });
 }
 
 void shard(const DistContext& context, PreNormDecoder& decoder, const std::vector<std::shared_ptr<Module>>& heads,
@@ -123,19 +107,14 @@ void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
     for (const auto& head : without_null(heads)) parallelize_context_parallel(*head, positions);
   }
   if (dense.axis_size("tp") > 1) tensor_parallel(decoder, without_null(heads), dense);
-  for_each_moe_layer(decoder, [&](MoELayer& layer) {
-    layer.set_count_ranks(
-        {.of_tokens = context.mesh(MeshDomain::kBatch).slice({"dp", "cp"}), .of_positions = positions});
-    if (expert.axis_size("ep_shard") > 1) parallelize_expert_parallel(layer, expert);
-  });
+  parallelize_expert_parallel(
+      decoder, expert, {.of_tokens = context.mesh(MeshDomain::kBatch).slice({"dp", "cp"}), .of_positions = positions});
   if (dense.axis_size("dp_cp_shard") > 1) {
     shard(context, decoder, heads, fsdp);
     return;
   }
-  for_each_moe_layer(decoder, [&](MoELayer& layer) {
-    if (expert.axis_size("ep_shard") > 1) parallelize_replicate(*layer.grouped_experts, expert, {"ep_replicate"});
-  });
   parallelize_replicate(decoder, dense, dense_data_axes());
+  parallelize_replicate(decoder, expert, {"ep_replicate"});  // those that expert parallelism has placed
   for (const auto& head : without_null(heads)) parallelize_replicate(*head, dense, dense_data_axes());
 }
 

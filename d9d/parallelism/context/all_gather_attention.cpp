@@ -4,7 +4,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/differentiable.h"
-#include "d9d/parallelism/positions.h"
+#include "d9d/modules/tensor_plan.h"
 
 namespace d9d {
 namespace {

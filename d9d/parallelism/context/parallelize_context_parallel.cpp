@@ -7,8 +7,8 @@
 #include "d9d/blocks/head/classification_head.h"
 #include "d9d/blocks/head/embedding_head.h"
 #include "d9d/blocks/regularization/dropout.h"
+#include "d9d/modules/tensor_plan.h"
 #include "d9d/parallelism/context/all_gather_attention.h"
-#include "d9d/parallelism/positions.h"
 
 namespace d9d {
 

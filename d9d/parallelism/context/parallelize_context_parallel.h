@@ -19,7 +19,7 @@ namespace d9d {
 
 // Local. Makes every attention core in `module` gather keys and values over `ranks`, which has one axis, and every
 // Dropout draw the mask of this rank's positions, dim 1 of its input. Throws ConfigError for a classification or
-// embedding head. Call it before parallelize_sequence_parallel(), which shards positions further.
+// embedding head. Call it before parallelize_tensor_parallel(), which shards positions further.
 void parallelize_context_parallel(Module& module, const DeviceMesh& ranks);
 
 // Local. This rank's positions of x, which is the same on all ranks: a view of part r of W equal parts of `dim`, or x

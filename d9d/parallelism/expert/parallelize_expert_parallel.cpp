@@ -12,4 +12,14 @@ void parallelize_expert_parallel(MoELayer& layer, const DeviceMesh& expert_mesh,
   }
 }
 
+void parallelize_expert_parallel(Module& module, const DeviceMesh& expert_mesh, const MoELayer::CountRanks& count_ranks,
+                                 const std::string& shard_axis) {
+  module.for_each_module([&](const std::string&, Module& each) {
+    auto* const layer = dynamic_cast<MoELayer*>(&each);
+    if (layer == nullptr) return;
+    layer->set_count_ranks(count_ranks);
+    if (expert_mesh.axis_size(shard_axis) > 1) parallelize_expert_parallel(*layer, expert_mesh, shard_axis);
+  });
+}
+
 }  // namespace d9d

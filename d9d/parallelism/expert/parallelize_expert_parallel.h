@@ -17,4 +17,9 @@ namespace d9d {
 void parallelize_expert_parallel(MoELayer& layer, const DeviceMesh& expert_mesh,
                                  const std::string& shard_axis = "ep_shard");
 
+// Local; call it on the meta device, before FSDP. Lays out every MoELayer in `module`: it counts the tokens of
+// `count_ranks`, and its experts are divided over `shard_axis`, as above, if this has more than one rank.
+void parallelize_expert_parallel(Module& module, const DeviceMesh& expert_mesh, const MoELayer::CountRanks& count_ranks,
+                                 const std::string& shard_axis = "ep_shard");
+
 }  // namespace d9d

@@ -1,5 +1,5 @@
 // Tensor parallelism of blocks (Shoeybi et al., Megatron-LM, arXiv:1909.08053), with activations sharded by sequence
-// between them (Korthikanti et al., arXiv:2205.05198).
+// between them (Korthikanti et al., arXiv:2205.05198). Each block declares its plan (d9d/modules/tensor_plan.h):
 //
 //   weights                          placement    gradient
 //   q, k, v, gate, up; their biases  Shard(0)     Shard(0)        column-parallel: a rank has some heads, some features
@@ -11,40 +11,20 @@
 //   embedding, head                  Shard(0)     Shard(0)        each split of the vocabulary, unevenly
 //
 // Example
-//   const DeviceMesh& dense = context.mesh(MeshDomain::kDense);
-//   parallelize_tensor_parallel(*layer->self_attn, dense);
-//   parallelize_tensor_parallel(*layer->mlp, dense);
-//   parallelize_sequence_parallel(*layer->input_layernorm, dense);
-//
-// All functions are local; call them on the meta device, before FSDP. `axis` is an axis of the mesh of dense
-// parameters. They throw ConfigError for sizes that cannot be sharded as described below.
+//   parallelize_tensor_parallel(*decoder, context.mesh(MeshDomain::kDense));
 #pragma once
 
 #include <string>
 
-#include "d9d/blocks/attention/grouped_query_attention.h"
-#include "d9d/blocks/embedding/split_token_embeddings.h"
-#include "d9d/blocks/ffn/swiglu.h"
-#include "d9d/blocks/head/language_modelling_head.h"
-#include "d9d/blocks/normalization/rms_norm.h"
-#include "d9d/blocks/regularization/dropout.h"
 #include "d9d/core/mesh/device_mesh.h"
+#include "d9d/modules/module.h"
 
 namespace d9d {
 
-// The number of ranks must divide the number of key and value heads.
-void parallelize_tensor_parallel(GroupedQueryAttention& attention, const DeviceMesh& mesh,
-                                 const std::string& axis = "tp");
-// The features of the inner width may be sharded unevenly.
-void parallelize_tensor_parallel(SwiGLU& feed_forward, const DeviceMesh& mesh, const std::string& axis = "tp");
-// Each rank must get rows of at least one split of the vocabulary. Call both functions if the embedding and the head
-// are tied.
-void parallelize_tensor_parallel(SplitTokenEmbeddings& embeddings, const DeviceMesh& mesh,
-                                 const std::string& axis = "tp");
-void parallelize_tensor_parallel(LanguageModellingHead& head, const DeviceMesh& mesh, const std::string& axis = "tp");
-
-// For a norm or a dropout whose input is a shard of the sequence, as between blocks.
-void parallelize_sequence_parallel(RMSNorm& norm, const DeviceMesh& mesh, const std::string& axis = "tp");
-void parallelize_sequence_parallel(Dropout& dropout, const DeviceMesh& mesh, const std::string& axis = "tp");
+// Local; call it on the meta device, before FSDP. Carries out the plans of `module` and of all modules below; modules
+// without a plan do not change. `axis` is an axis of the mesh of dense parameters. Throws ConfigError for sizes that
+// cannot be divided among its ranks: these must divide the number of key and value heads, and each must get rows of at
+// least one split of a vocabulary. Call it for both the embedding and the head if they are tied.
+void parallelize_tensor_parallel(Module& module, const DeviceMesh& mesh, const std::string& axis = "tp");
 
 }  // namespace d9d

@@ -3,7 +3,8 @@
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/differentiable.h"
 #include "d9d/kernels/linear/linear.h"
-#include "d9d/parallelism/positions.h"
+#include "d9d/modules/tensor_plan.h"
+#include "d9d/parallelism/tensor/vocabulary_parallel_context.h"
 
 namespace d9d {
 
@@ -27,6 +28,10 @@ at::Tensor SequenceShardedTensorParallelContext::row_linear(const at::Tensor& y,
             linear->canonical_name(),
             "', a row-parallel linear with a bias, are not built in this version. Put them on its block.");
   return leave(kernels::linear(y, linear->weight->local())) + linear->bias->local();
+}
+
+VocabularyContextPtr SequenceShardedTensorParallelContext::vocabulary() const {
+  return std::make_shared<VocabularyParallelContext>(ranks_);
 }
 
 }  // namespace d9d

@@ -2,13 +2,14 @@
 // reduce_scatter at its exit.
 #pragma once
 
+#include "d9d/blocks/head/vocabulary_context.h"
 #include "d9d/blocks/linear/tensor_parallel_context.h"
 #include "d9d/core/mesh/device_mesh.h"
 
 namespace d9d {
 
 // Rank r of the group has positions [r * S / W, (r + 1) * S / W) between blocks. Within a block column-parallel linears
-// return features that stay on their rank. All functions are collective.
+// return features that stay on their rank. enter(), leave() and the functions of linears are collective.
 class SequenceShardedTensorParallelContext final : public TensorParallelContext {
  public:
   explicit SequenceShardedTensorParallelContext(DeviceMesh ranks) : ranks_(std::move(ranks)) {}  // one axis
@@ -18,6 +19,8 @@ class SequenceShardedTensorParallelContext final : public TensorParallelContext 
   // Throws ConfigError for a linear with both a bias and hooks or activation checkpointing of its own: the call that
   // they enclose would contain the bias, which every rank would add.
   [[nodiscard]] at::Tensor row_linear(const at::Tensor& y, const ModulePtr<Linear>& linear) const override;
+  [[nodiscard]] VocabularyContextPtr vocabulary() const override;
+  [[nodiscard]] DeviceMesh ranks() const override { return ranks_; }
 
  private:
   DeviceMesh ranks_;

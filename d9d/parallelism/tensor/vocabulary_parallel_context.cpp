@@ -9,7 +9,7 @@
 #include "d9d/core/collectives/differentiable.h"
 #include "d9d/core/dtensor/redistribute.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_preset.h"
-#include "d9d/parallelism/positions.h"
+#include "d9d/modules/tensor_plan.h"
 
 namespace d9d {
 namespace {

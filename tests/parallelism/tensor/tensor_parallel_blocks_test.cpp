@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/blocks/attention/grouped_query_attention.h"
+#include "d9d/blocks/embedding/split_token_embeddings.h"
+#include "d9d/blocks/ffn/swiglu.h"
 #include "d9d/parallelism/tensor/parallelize_tensor_parallel.h"
 
 #include "tests/parallelism/one_rank.h"
@@ -86,6 +89,54 @@ TEST(TensorParallelSwiGLU, Of_a_width_that_divides_unevenly_equals_one_rank) {
 
 TEST(TensorParallelSwiGLU, With_biases_equals_one_rank) {
   expect_equals_one_rank(SwiGLUConfig{.hidden_size = kHidden, .intermediate_size = 5, .has_bias = true});
+}
+
+// A block that the library does not have.
+class OwnBlock : public Module {
+ public:
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const {
+    return context_->row_linear(at::tanh(context_->column_linears(norm(x), {up})[0]), down);
+  }
+  [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t /*num_ranks*/) const override {
+    return TensorPlan{.parameters = {{up->weight, Shard{0}}, {up->bias, Shard{0}}, {down->weight, Shard{1}}}};
+  }
+  void set_tensor_parallel_context(TensorParallelContextPtr context) override { context_ = std::move(context); }
+
+  const ModulePtr<RMSNorm> norm = register_module<RMSNorm>("norm", RMSNormConfig{kHidden});
+  const ModulePtr<Linear> up = register_module<Linear>("up", LinearConfig{kHidden, 4, true});
+  const ModulePtr<Linear> down = register_module<Linear>("down", LinearConfig{4, kHidden});
+
+ private:
+  TensorParallelContextPtr context_ = std::make_shared<LocalTensorParallelContext>();
+};
+
+TEST(TensorPlan, Of_a_block_of_ones_own_is_carried_out_with_those_of_its_children) {
+  run_ranks(RankBackend::kThreads, 2, [&](World& world) {
+    const DeviceMesh mesh = mesh_of(world, "tp");
+    const auto one = initialized(make_module<OwnBlock>());
+    const auto cut = make_module<OwnBlock>();
+    parallelize_tensor_parallel(*cut, mesh);
+    initialized(cut);
+    EXPECT_EQ(cut->down->weight->placements(), Placements{Shard{1}});
+    EXPECT_EQ(cut->norm->weight->gradient_placements(), Placements{Partial{ReduceOp::kSum}});
+    const at::Tensor whole = values({2, kSequence, kHidden}, 1).requires_grad_();
+    const at::Tensor shard = leaf_part(whole, 1, world);
+    const at::Tensor expected = one(whole);
+    const at::Tensor output = cut(shard);
+    expected.square().sum().backward();
+    output.square().sum().backward();
+    expect_close("output", output, part(expected, 1, world), tolerance("fp64"));
+    expect_close("input", shard.grad(), part(whole.grad(), 1, world), tolerance("fp64"));
+    expect_gradients(*cut, *one, mesh, tolerance("fp64"));
+  });
+}
+
+TEST(TensorPlan, Leaves_modules_without_one_as_they_are) {
+  run_ranks(RankBackend::kThreads, 2, [&](World& world) {
+    const auto linear = make_module<Linear>(LinearConfig{kHidden, 4});
+    parallelize_tensor_parallel(*linear, mesh_of(world, "tp"));
+    EXPECT_TRUE(linear->weight->mesh().axes().empty());
+  });
 }
 
 std::string error_on_ranks(std::int64_t num_ranks, const std::function<void(const DeviceMesh&)>& body) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/blocks/embedding/split_token_embeddings.h"
+#include "d9d/blocks/head/language_modelling_head.h"
 #include "d9d/parallelism/tensor/parallelize_tensor_parallel.h"
 
 #include "tests/parallelism/one_rank.h"
