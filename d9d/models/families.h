@@ -7,7 +7,6 @@
 #pragma once
 
 #include <string>
-#include <tuple>
 
 #include <nlohmann/json.hpp>
 
@@ -20,12 +19,12 @@
 
 namespace d9d {
 
-inline constexpr std::tuple kModelFamilies(&kQwen3Dense, &kQwen3MoE, &kLlama3);
-
-// Calls visit(family) for each, in the order of the list.
+// The list. Calls visit(family) for each family, in this order.
 template <class Visit>
 void for_each_family(const Visit& visit) {
-  std::apply([&](const auto*... family) { (visit(*family), ...); }, kModelFamilies);
+  visit(kQwen3Dense);
+  visit(kQwen3MoE);
+  visit(kLlama3);
 }
 
 // Calls visit(family) for the family that config.json names. Throws ConfigError that lists the families if "model_type"
