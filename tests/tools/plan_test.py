@@ -55,14 +55,16 @@ def check_model():
 
 
 def check_families():
-    """The family is what the flag says, else the checkpoint's config.json, else the first with the keys of the layers."""
+    """The family is what the flag says, the checkpoint's config.json, a preset's folder, or the first with a layer's keys."""
     sizes = ("--microbatch", "1x128", "--microbatches", 1)
-    table = run(LLAMA, "--family", "llama3", *sizes).splitlines()
+    table = run(LLAMA, *sizes).splitlines()
     assert table[0].startswith("llama3, 32 layers") and table[2].split()[2] == "8030261248", table
-    assert run(LLAMA, *sizes).startswith("qwen3_dense, 32 layers")
+    assert run(LLAMA, "--family", "qwen3_dense", *sizes).startswith("qwen3_dense, 32 layers")
     assert run(EXPERTS).startswith("qwen3_moe, ")
     assert "one of qwen3_dense, qwen3_moe, llama3" in run(LLAMA, "--family", "gpt", code=2)
     with tempfile.TemporaryDirectory() as folder:
+        copy = shutil.copy(LLAMA, Path(folder) / "model.json")
+        assert run(copy, *sizes).startswith("qwen3_dense, 32 layers")
         shutil.copy(ROOT / "tests/data/published_configs/Llama-3.2-1B-Instruct.json", Path(folder) / "config.json")
         save_file({"model.norm.weight": torch.ones(2048)}, Path(folder) / "model.safetensors")
         from_checkpoint = [f"trainer.model_stage_factory.source_checkpoint={folder}", "model_provider.model=from_checkpoint"]

@@ -120,6 +120,17 @@ std::optional<std::string> family_of_checkpoint(const Json& job) {
   return name;
 }
 
+// The family whose name a folder of the path has, the nearest one: presets are in <family>/presets.
+std::optional<std::string> family_of_folder(const std::filesystem::path& file) {
+  std::optional<std::string> name;
+  for (const std::filesystem::path& folder : std::filesystem::absolute(file).parent_path()) {
+    for_each_family([&](const auto& family) {
+      if (folder == family.name) name = family.name;
+    });
+  }
+  return name;
+}
+
 // The family whose layers have the most of the keys that the job has, and the fewest others.
 std::string family_of_keys(const Json& job) {
   const Json::json_pointer key("/model_provider/model/layer");
@@ -158,7 +169,10 @@ Job read_job(const Options& options) {
     std::clog << ConfigPath{.source = source_of(options)} << note << '\n';
   }
   std::string name = options.family;
-  if (name.empty()) name = family_of_checkpoint(job).value_or(family_of_keys(job));
+  if (name.empty()) {
+    const auto said = is_model ? family_of_folder(options.file) : family_of_checkpoint(job);
+    name = said ? *said : family_of_keys(job);
+  }
   Job result{.json = std::move(job), .is_of_model = is_model};
   for_each_family([&](const auto& family) {
     if (name != family.name) return;

@@ -20,7 +20,7 @@ the stages, lays them out and runs a step on tensors without values.
                         model_provider.checkpointing=true trainer.model_stage_factory.master_dtype=float32
   MODEL.json            sizes of a model alone, as d9d/models/*/presets: trained by adamw in bfloat16 unless changed
   --family NAME         of the model, a folder of d9d/models: by default the one in the config.json that training starts
-                        from, or the first with the keys of the layers
+                        from, the folder of MODEL.json, or the first with the keys of the layers
   --mesh KEYS           pipeline_parallel=4,data_parallel_shard=2
   --schedule NAME,KEYS  1f1b,num_stages_per_rank=2,zero_bubble=true
   --optimizer NAME,KEYS stochastic_adamw,lr=1e-4,state_dtype=bfloat16
