@@ -11,7 +11,7 @@
 #include "d9d/base/record.h"
 #include "d9d/core/launch/launch.h"
 #include "d9d/core/mesh/device_mesh_parameters.h"
-#include "d9d/data/config.h"
+#include "d9d/data/build/config.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/loop/language_model/causal_lm_provider.h"
 #include "d9d/loop/language_model/text_samples.h"
