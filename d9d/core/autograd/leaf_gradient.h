@@ -29,7 +29,8 @@
 
 namespace d9d {
 
-// Contiguous memory of the leaf's shape, used on the current stream. Its dtype may differ from the leaf's.
+// Memory into which an operator writes the gradient of a leaf instead of returning it, such as a part of a bucket:
+// contiguous, in the leaf's shape, maybe in another dtype. Use it on the current stream.
 struct GradientPlace {
   at::Tensor tensor;
   bool has_values = false;  // true: accumulate; false: overwrite

@@ -19,7 +19,8 @@
 
 namespace d9d {
 
-// In seconds: long enough for storage to wake up, and short enough to report a dead mount soon.
+// How long reading a microbatch may take, in seconds, where `timeout` is not set. Storage may need minutes to wake up; a
+// dead mount should still be reported soon.
 inline constexpr double kDefaultDataTimeout = 300;
 
 struct StreamOptions {

@@ -5,6 +5,7 @@
 //   auto shard = shard_dataset_data_parallel(dataset, context);     // this rank's, as long as the others'
 //
 //   base index of i      sequential: i * num_shards + shard       chunked: ceil(size / num_shards) * shard + i
+//                        (of a shard that is padded to the length of the others, past the end: the last sample)
 //
 // In both modes the samples of a step depend on the number of shards, so a job that resumes with another number reads
 // other samples. With `chunked`, the ranks of a step read samples that are far apart in the dataset.

@@ -30,7 +30,7 @@ struct RunPosition {
 
 class JobSaves {
  public:
-  // `job` is borrowed. Host memory for the saves is allocated in the background.
+  // `job` must outlive this. If the job saves, a thread begins to allocate the host memory that saves are copied to.
   explicit JobSaves(const TrainingJob& job);
 
   // Whether a checkpoint is to be written now, after JobSchedule::advance(); is_last: no step follows in this run.

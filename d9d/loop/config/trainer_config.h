@@ -113,7 +113,8 @@ struct GarbageCollectionConfig {
   }
 };
 
-// What happens when a checkpoint cannot be written in the background. Earlier checkpoints are kept.
+// What a failed save does before the end of the run: stop ends the job with an error, continue logs it. Earlier
+// checkpoints stay. If the save at the end fails, the program ends with an error under either.
 enum class FailedSavePolicy { kStop, kContinue };
 constexpr auto enum_names(FailedSavePolicy) {
   return std::to_array<EnumName<FailedSavePolicy>>(

@@ -53,8 +53,8 @@ class StepLog {
 
   // Collective. Logs the first lines of a run.
   void announce(const GradientManager& gradients) const;
-  // Collective. Returns what a step logs in addition to its loss, and resets the metrics; none if the job has no such
-  // values. Called before the optimiser's kernels are launched, so that the host need not wait for them when it logs.
+  // Collective. Begins to copy metrics and statistics of the model to the host, and resets the metrics; none if the job
+  // has no such values. Call it before the optimiser's step: write() would otherwise wait for the optimiser too.
   [[nodiscard]] std::optional<CollectedValues> collect();
   // Called before JobSchedule::advance(): logs the values of the current step.
   void write(const StepReport& report);

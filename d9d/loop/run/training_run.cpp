@@ -47,7 +47,7 @@ AroundStep around_optimizer_step(const TrainingJob& job, const TrainStep& step) 
 // Runs steps; owns objects that live as long as the run.
 class TrainingRun {
  public:
-  TrainingRun(TrainingJob& job, PackRunner& packs)
+  TrainingRun(TrainingJob& job, MicrobatchRunner& packs)
       : job_(job),
         packs_(packs),
         log_(job),
@@ -142,7 +142,7 @@ class TrainingRun {
   }
 
   TrainingJob& job_;
-  PackRunner& packs_;
+  MicrobatchRunner& packs_;
   const TrainStep step_{.schedule = job_.schedule};
   StepLog log_;
   GradientManager gradients_;
@@ -156,7 +156,7 @@ class TrainingRun {
 
 }  // namespace
 
-TrainingOutcome run_training(TrainingJob& job, PackRunner& packs) {
+TrainingOutcome run_training(TrainingJob& job, MicrobatchRunner& packs) {
   job.freeze_guard.check();  // the run sums gradients of the parameters that are trained now
   if (!job.config.cuda_graph) return TrainingRun(job, packs).run();
   // Graphs cannot be captured on the default stream. Work before and after the run stays on its own stream.

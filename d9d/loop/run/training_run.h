@@ -1,10 +1,16 @@
 // The steps of a training job: what happens in a step, and in which order.
 //
-//   fetch a pack -> forward, loss, backward a microbatch at a time -> divide, norm, clip, optimiser -> log ->
-//   after-step actions of the model -> learning rate -> clear gradients -> current_step + 1
+//   MicrobatchRunner::fetch()       a pack of microbatches, read ahead
+//   MicrobatchRunner::run()         train_pack.h: in the order of the schedule, for each microbatch
+//     TrainingStage::forward()        model, TrainTask::compute_loss, loss * weight
+//     StageGraph::backward()          autograd; reductions of gradients run meanwhile
+//   GradientManager::apply()        sums over ranks, norm, clipping, optimiser; also whether any rank wants to stop
+//   StepLog::write()                tracker
+//   Module::finish_step()           balance of experts, counters
+//   LearningRateScheduler::step(), GradientManager::reset(), JobSchedule::advance(), JobSaves::save()
 #pragma once
 
-#include "d9d/loop/step/pack_runner.h"
+#include "d9d/loop/step/microbatch_runner.h"
 #include "d9d/loop/step/training_job.h"
 
 namespace d9d {
@@ -15,6 +21,6 @@ enum class TrainingOutcome {
 };
 
 // Runs the remaining steps.
-[[nodiscard]] TrainingOutcome run_training(TrainingJob& job, PackRunner& packs);
+[[nodiscard]] TrainingOutcome run_training(TrainingJob& job, MicrobatchRunner& packs);
 
 }  // namespace d9d

@@ -117,7 +117,8 @@ class GradientManager {
   // finite and the policy is to stop.
   StepTotals apply(Optimizer& optimizer, double learning_rate, const RankReport& report = {},
                    const AroundStep& around = {});
-  // Collective. Does what apply() does, without an optimiser: gradients are divided and clipped if the step is usable.
+  // Collective. Like apply(), but leaves the optimiser's step to the caller: gradients are then divided and clipped.
+  // Where StepTotals::is_usable is false they are only summed, and must not be used.
   [[nodiscard]] StepTotals finish_step(const RankReport& report);
 
   // Clears gradients and loss.

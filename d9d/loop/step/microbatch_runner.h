@@ -18,7 +18,6 @@
 
 #include "d9d/loop/checks/equal_microbatches.h"
 #include "d9d/loop/checks/first_step_checks.h"
-#include "d9d/loop/step/pack_runner.h"
 #include "d9d/loop/step/step_graphs.h"
 #include "d9d/loop/step/task_binding.h"
 #include "d9d/loop/step/training_job.h"
@@ -28,19 +27,26 @@
 
 namespace d9d {
 
-class MicrobatchRunner final : public PackRunner {
+class MicrobatchRunner {
  public:
   // Collective over the ranks of a pipeline. All arguments are borrowed. stream: the stream that the binding has built.
   MicrobatchRunner(const TrainingJob& job, const AnyTask& task, const AnyPackStream& stream, TaskBinding& binding);
 
-  [[nodiscard]] nlohmann::json data_state() const override;
-  [[nodiscard]] nlohmann::json task_state() const override;
-  [[nodiscard]] GraphCounts graph_counts() const;
+  // Fetches the next pack; false at the end of the data.
+  [[nodiscard]] bool fetch();
+  // Collective over the ranks of a pipeline. Runs forward and backward of the fetched pack and adds its losses and
+  // gradients to `gradients`. Returns the number of its tokens.
+  std::int64_t run(GradientManager& gradients);
 
-  bool fetch() override;
-  [[nodiscard]] std::int64_t num_next() const override;
-  void tell_next(const std::vector<std::int64_t>& of_ranks) override { equal_microbatches_.tell_next(of_ranks); }
-  std::int64_t run(GradientManager& gradients) override;
+  // The number of microbatches of the pack that fetch() gets next, if that was read already; 0 otherwise.
+  [[nodiscard]] std::int64_t num_next() const;
+  // Called with num_next() of each rank.
+  void tell_next(const std::vector<std::int64_t>& of_ranks) { equal_microbatches_.tell_next(of_ranks); }
+
+  // The position in the data after the packs that were fetched so far: PackStream::state().
+  [[nodiscard]] nlohmann::json data_state() const;
+  [[nodiscard]] nlohmann::json task_state() const;  // TrainTask::state()
+  [[nodiscard]] GraphCounts graph_counts() const;
 
  private:
   [[nodiscard]] FirstPack first_pack() const;

@@ -1,4 +1,5 @@
-// Checks that the ranks of a pipeline are about to run the same step.
+// Checks, before a message is sent, that the ranks of a pipeline have as many microbatches, expect the same tensors on
+// both sides of each boundary, and run the same program.
 #pragma once
 
 #include <cstdint>

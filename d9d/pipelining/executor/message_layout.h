@@ -8,10 +8,11 @@
 
 namespace d9d {
 
-// like: shapes and dtypes of the leaves, on any device.
+// Returns the bytes of one message with these leaves. Only shapes and dtypes of `like` are read: it may be on the meta
+// device.
 [[nodiscard]] std::int64_t message_bytes(const std::vector<at::Tensor>& like);
 
-// The leaf as a contiguous tensor whose memory holds its values: a pending conjugation or negation is computed.
+// Returns the leaf with its values contiguous in memory. LibTorch's lazy conj() and neg() views are computed.
 [[nodiscard]] at::Tensor contiguous_values(const at::Tensor& leaf);
 
 // Returns the part of each leaf of `message`, kByte [message_bytes(like)], in the leaf's shape and dtype. Modifying one

@@ -1,5 +1,5 @@
 // The interface of a stage to the executor of a pipeline. A transfer, whatever its type, is passed as the list of its
-// tensors: only the stage knows what they mean.
+// tensors: only the stage knows what they mean. Training implements it in loop/step/training_stage.h.
 //
 // Example
 //   class Layers final : public PipelineStage {

@@ -5,10 +5,11 @@
 //   run.makespan;                 // 33: forwards of 1, backwards of 2
 //   run.bubble_fraction();             // 0.273, the bubble fraction
 //
-// A rank computes one action after the other. A message is sent as soon as its transfer has been computed, its link is
-// free and a receive buffer is free; the rank continues to compute meanwhile. A receive blocks the rank until its
-// message is delivered; directly before composed computations it blocks only the computation that uses the message. A
-// program of computations only is simulated with the messages that insert_messages() inserts.
+// A rank runs its actions in order. Composed computations overlap as PipelineCosts::composed_overlap says. A message is
+// sent as soon as its transfer has been computed, its link is free and a receive buffer is free; the rank continues to
+// compute meanwhile. The rank waits at a receive until the message is there; directly before composed computations only
+// the one that uses the message waits. A program of computations only is simulated with the messages that
+// insert_messages() inserts.
 #pragma once
 
 #include <cstdint>
