@@ -152,12 +152,6 @@ GroupedMMBackend backend_for(GroupedMMBackend wanted, const at::Tensor& x, const
   return wanted == GroupedMMBackend::kTorch && !has_kernel_of_torch ? GroupedMMBackend::kEager : wanted;
 }
 
-at::Tensor weight_gradient(const at::Tensor& x, const at::Tensor& grad, const ExpertTokenGroups& groups,
-                           GroupedMMBackend backend) {
-  if (backend == GroupedMMBackend::kTorch) return TorchProducts::outer_rows(x, grad, TorchProducts::where(groups));
-  return detail::grouped_gemm_wgrad_loop(x, grad, counts_adding_up_to(x.size(0), groups));
-}
-
 }  // namespace
 
 std::vector<at::Tensor> grouped_mms(const at::Tensor& x, const std::vector<at::Tensor>& w,
