@@ -15,7 +15,7 @@
 #include "d9d/core/device/cuda_runtime.h"
 #include "d9d/core/device/torch_version.h"
 #include "d9d/core/launch/launch.h"
-#include "d9d/kernels/attention/resolve_sdpa.h"
+#include "d9d/kernels/attention/scaled_dot_product_attention.h"
 #include "d9d/kernels/common/built_with_cuda.h"
 #include "d9d/kernels/common/cpu_loops.h"
 #include "d9d/kernels/common/cuda_kernels.h"

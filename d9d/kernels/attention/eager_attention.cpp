@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 
-#include "d9d/kernels/attention/each_sequence.h"
 #include "d9d/kernels/attention/sdpa.h"
 
 namespace d9d::kernels {

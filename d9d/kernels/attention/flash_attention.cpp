@@ -1,6 +1,6 @@
-#include "d9d/kernels/attention/flash_attention.h"
-
 #include <ATen/ATen.h>
+
+#include "d9d/kernels/attention/fused_kernels.h"
 
 namespace d9d::kernels::detail {
 namespace {

@@ -4,10 +4,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/attention/cudnn_attention.h"
-#include "d9d/kernels/attention/flash_attention.h"
+#include "d9d/kernels/attention/fused_kernels.h"
 #include "d9d/kernels/attention/sdpa.h"
-#include "d9d/kernels/attention/sinks.h"
 #include "d9d/kernels/common/first_order.h"
 #include "d9d/kernels/common/row_tensor.h"
 
@@ -103,7 +101,7 @@ struct FusedAttention : torch::autograd::Function<FusedAttention> {
   }
 };
 
-// The range of keys that some query sees, and the band within it that query i sees (fused_call.h).
+// The range of keys that some query sees, and the band within it that query i sees (fused_kernels.h).
 struct Band {
   std::int64_t first_key = 0;
   std::int64_t num_keys = 0;

@@ -1,6 +1,6 @@
 #include "d9d/base/check.h"
 #include "d9d/kernels/attention/attention_kernel.h"
-#include "d9d/kernels/attention/cudnn_attention.h"
+#include "d9d/kernels/attention/fused_kernels.h"
 
 namespace d9d::kernels::detail {
 namespace {

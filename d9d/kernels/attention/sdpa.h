@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -87,6 +88,12 @@ void check_sdpa_shapes(const char* core, const SdpaInputs& inputs);
 // [S, Skv] bool, true where causality, the window or another packed sequence hides the key from the query; undefined if
 // none of these is set.
 [[nodiscard]] at::Tensor hidden_by_position(const SdpaInputs& inputs, const SdpaOptions& options);
+// Attention of packed sequences on a CPU, where cu_seqlens can be read without synchronising: calls `core` on every
+// sequence of inputs.packed, which must be set, and concatenates the results. The logsumexp is undefined if `core`
+// returns none. Throws ConfigError for cu_seqlens that do not fit the inputs.
+[[nodiscard]] SdpaOutput each_sequence(
+    const std::function<SdpaOutput(const SdpaInputs& sequence, const SdpaOptions& options)>& core,
+    const SdpaInputs& inputs, const SdpaOptions& options);
 }  // namespace detail
 
 }  // namespace d9d::kernels

@@ -1,5 +1,3 @@
-#include "d9d/kernels/attention/sinks.h"
-
 #include <algorithm>
 #include <limits>
 
@@ -9,6 +7,7 @@
 #include "d9d/base/rounding.h"
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/attention/attention_kernel.h"
+#include "d9d/kernels/attention/fused_kernels.h"
 #include "d9d/kernels/common/cuda_kernels.h"
 
 namespace d9d::kernels::detail {

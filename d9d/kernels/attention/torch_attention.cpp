@@ -3,14 +3,38 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/attention/each_sequence.h"
-#include "d9d/kernels/attention/meta_attention.h"
 #include "d9d/kernels/attention/sdpa.h"
+#include "d9d/kernels/common/first_order.h"
 
 namespace d9d::kernels {
 namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Attention of tensors without values. Saves for backward what every fused kernel saves, on a CPU and on a GPU: query,
+// key, value, the result and its logsumexp, and no logits.
+struct MetaAttention : torch::autograd::Function<MetaAttention> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
+                            const at::Tensor& value) {
+    const at::Tensor out = at::empty(query.sizes(), query.options());
+    const at::Tensor logsumexp =
+        at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(at::kFloat));
+    context->save_for_backward({query, key, value, out, logsumexp});
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& /*grads*/) {
+    detail::check_first_order("meta_attention");
+    const variable_list saved = context->get_saved_variables();
+    variable_list gradients;
+    for (std::size_t i = 0; i < 3; ++i) gradients.push_back(at::empty(saved[i].sizes(), saved[i].options()));
+    return gradients;
+  }
+};
 
 // The arguments of LibTorch's operators: heads come before positions, and there is at most one mask.
 struct TorchSdpaCall {
@@ -146,7 +170,7 @@ at::Tensor torch_attention(const SdpaInputs& inputs, const SdpaOptions& options,
   D9D_CHECK(!options.window_left && !options.window_right && !options.softcap, ConfigError,
             "[kernels::torch_attention] expected no sliding window and no softcap, got ",
             options.softcap ? "softcap" : "a window", ". Use eager_attention.");
-  if (inputs.query.is_meta()) return detail::meta_attention(inputs);
+  if (inputs.query.is_meta()) return MetaAttention::apply(inputs.query, inputs.key, inputs.value);
   if (inputs.packed) {
     D9D_CHECK(inputs.query.is_cpu(), ConfigError,
               "[kernels::torch_attention] expected no packed sequences on a GPU, got some. Use fused_attention.");

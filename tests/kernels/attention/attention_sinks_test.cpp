@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
-#include "d9d/kernels/attention/sinks.h"
+#include "d9d/kernels/attention/fused_kernels.h"
 
 #include "tests/kernels/op_testing.h"
 

@@ -1,11 +1,10 @@
-#include "d9d/kernels/attention/resolve_sdpa.h"
-
 #include <functional>
 #include <tuple>
 
 #include <gmock/gmock.h>
 
 #include "d9d/base/check.h"
+#include "d9d/kernels/attention/scaled_dot_product_attention.h"
 
 namespace d9d::kernels::resolve_sdpa_test {
 namespace {

@@ -1,5 +1,3 @@
-#include "d9d/kernels/attention/cudnn_attention.h"
-
 #include <bit>
 
 #include <ATen/ATen.h>
@@ -10,6 +8,7 @@
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/attention/attention_kernel.h"
 #include "d9d/kernels/attention/cudnn_graph.h"
+#include "d9d/kernels/attention/fused_kernels.h"
 #include "d9d/kernels/common/column_slices.h"
 #include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/common/row_tensor.h"

@@ -1,0 +1,82 @@
+// The fused kernels of attention, without autograd: cuDNN's graphs, FlashAttention-2, and sinks for the latter.
+// fused_attention() (sdpa.h) chooses between them.
+#pragma once
+
+#include <optional>
+
+#include "d9d/kernels/attention/sdpa.h"
+
+namespace d9d::kernels::detail {
+
+// Query i sees keys from i + Skv - S - left to i + Skv - S + right: the last query is aligned with the last key. An
+// unset side has no bound.
+struct FusedCall {
+  double scale = 1;
+  std::optional<double> softcap = std::nullopt;
+  std::optional<std::int64_t> left = std::nullopt;
+  std::optional<std::int64_t> right = std::nullopt;
+  std::int64_t max_length = 0;  // of packed sequences; 0 for dense ones
+};
+
+struct FusedTensors {
+  at::Tensor query;       // [B, S, Hq, D]
+  at::Tensor key;         // [B, Skv, Hkv, D]
+  at::Tensor value;       // [B, Skv, Hkv, D]
+  at::Tensor cu_seqlens;  // [N + 1] int32, or undefined; then B is 1
+};
+
+struct FusedForward {
+  at::Tensor out;        // [B, S, Hq, D] contiguous
+  at::Tensor logsumexp;  // [B, Hq, S] float, any strides; queries that see nothing have a value of the kernel's choice
+};
+
+struct FusedGradients {
+  at::Tensor query;
+  at::Tensor key;
+  at::Tensor value;
+};
+
+// FlashAttention-2 as LibTorch ships it: bf16 and half on GPUs of compute capability 8 and later. No softcap.
+[[nodiscard]] FusedForward flash_forward(const FusedTensors& tensors, const FusedCall& call);
+
+// `forward` may be a result of add_sinks(), whose logsumexp includes the sinks.
+[[nodiscard]] FusedGradients flash_backward(const at::Tensor& grad_out, const FusedTensors& tensors,
+                                            const FusedForward& forward, const FusedCall& call);
+
+// The same backward with an additional gradient of the logsumexp, [B, Hq, S].
+[[nodiscard]] FusedGradients flash_backward_with_logsumexp(const at::Tensor& grad_out, const at::Tensor& grad_logsumexp,
+                                                           const FusedTensors& tensors, const FusedForward& forward,
+                                                           const FusedCall& call);
+
+// Sinks for kernels that do not support them: a sink only adds its exponential to the denominator of the softmax.
+
+// Converts the result of a kernel without sinks into that with `sinks` [Hq]: scales forward.out in place and replaces
+// forward.logsumexp.
+void add_sinks(FusedForward& forward, const at::Tensor& sinks);
+
+// The gradient of the sinks, [Hq] in the dtype of `sinks`: minus the sum over queries of exp(sink - logsumexp) *
+// (grad_out . out - grad_logsumexp), summed in float in an order that only shapes decide. grad_logsumexp: [B, Hq, S],
+// or undefined.
+[[nodiscard]] at::Tensor sink_gradient(const at::Tensor& grad_out, const at::Tensor& grad_logsumexp,
+                                       const FusedForward& forward, const at::Tensor& sinks);
+
+// cuDNN's graphs (cudnn_graph.h), for bf16 and half on Hopper. Each new combination of shapes and options needs a plan,
+// whose making takes up to some tenths of a second. The lengths of packed sequences change with every batch, so their
+// plans are made for the number of sequences, the longest length and the sum of lengths, each rounded up to a power of
+// two.
+
+// The reason why cuDNN cannot compute the call; null if it can.
+[[nodiscard]] const char* cudnn_refusal(const FusedTensors& tensors, const FusedCall& call, bool has_sinks);
+
+// sinks: [Hq], or undefined. With backward_follows a background thread makes the plan of the backward pass meanwhile.
+// Throws StateError with cuDNN's reason if cuDNN makes no plan.
+[[nodiscard]] FusedForward cudnn_forward(const FusedTensors& tensors, const at::Tensor& sinks, const FusedCall& call,
+                                         bool backward_follows);
+
+// Sinks need no argument, because forward.logsumexp includes them. The gradients are not bitwise reproducible. If the
+// rows of dense values are preceded by as many columns as queries and keys have together, so are the rows of their
+// gradient, in a storage of its own (column_slices.h); all other gradients are contiguous.
+[[nodiscard]] FusedGradients cudnn_backward(const at::Tensor& grad_out, const FusedTensors& tensors,
+                                            const FusedForward& forward, const FusedCall& call);
+
+}  // namespace d9d::kernels::detail
