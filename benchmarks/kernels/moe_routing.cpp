@@ -4,12 +4,12 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/moe_permute/combine_rows.h"
 #include "d9d/kernels/moe_permute/indices_to_multihot.h"
 #include "d9d/kernels/moe_permute/moe_permute.h"
+#include "d9d/kernels/moe_permute/moe_permute_impl.h"
 #include "d9d/kernels/router/expert_counts.h"
 #include "d9d/kernels/router/topk_router.h"
-#include "d9d/kernels/silu_mul/weighted_silu_mul.h"
+#include "d9d/kernels/silu_mul/silu_mul.h"
 
 #include "benchmarks/device/device_table.h"
 

@@ -3,8 +3,6 @@
 
 #include <benchmark/benchmark.h>
 
-#include "d9d/kernels/rms_norm/add_rms_norm.h"
-
 #include "benchmarks/kernels/device_inputs.h"
 
 namespace {

@@ -13,7 +13,7 @@
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "d9d/kernels/moe_permute/moe_permute.h"
 #include "d9d/kernels/norm_rotary/norm_rotary.h"
-#include "d9d/kernels/rms_norm/add_rms_norm.h"
+#include "d9d/kernels/rms_norm/rms_norm.h"
 #include "d9d/kernels/router/topk_router.h"
 #include "d9d/kernels/silu_mul/silu_mul.h"
 

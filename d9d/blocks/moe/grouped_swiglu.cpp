@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include "d9d/kernels/silu_mul/silu_mul.h"
-#include "d9d/kernels/silu_mul/weighted_silu_mul.h"
 
 namespace d9d {
 namespace {

@@ -1,7 +1,6 @@
 #include "d9d/blocks/normalization/rms_norm.h"
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/rms_norm/add_rms_norm.h"
 #include "d9d/kernels/rms_norm/rms_norm.h"
 
 namespace d9d {

@@ -30,7 +30,7 @@ class RMSNorm : public Module {
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
   // x, residual [..., hidden_size] -> x + residual and its norm. Without a residual returns x and its norm: use this
   // where a residual branch begins, so that the norm's backward also sums the branch's gradients
-  // (kernels/rms_norm/add_rms_norm.h).
+  // (kernels/rms_norm/rms_norm.h).
   [[nodiscard]] NormedSum forward(const at::Tensor& x, const std::optional<at::Tensor>& residual) const;
 
   [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;

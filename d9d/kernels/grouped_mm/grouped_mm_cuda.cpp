@@ -10,7 +10,6 @@
 #include "d9d/kernels/device/tile_order.h"
 #include "d9d/kernels/grouped_mm/grouped_gemm_kernel.h"
 #include "d9d/kernels/grouped_mm/grouped_mm_impl.h"
-#include "d9d/kernels/grouped_mm/padded_features.h"
 
 namespace d9d::kernels::detail {
 namespace {

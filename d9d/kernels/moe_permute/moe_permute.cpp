@@ -9,7 +9,6 @@
 #include "d9d/base/check.h"
 #include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/common/first_order.h"
-#include "d9d/kernels/moe_permute/combine_rows.h"
 #include "d9d/kernels/moe_permute/moe_permute_impl.h"
 
 namespace d9d::kernels {

@@ -1,4 +1,4 @@
-// permute, unpermute and indices_to_multihot on a GPU with kernels for the rows (has_cuda_kernels), without autograd.
+// permute, unpermute and indices_to_multihot without autograd.
 //
 // Legend   T tokens, k choices, N rows, H features
 #pragma once
@@ -13,6 +13,24 @@
 
 namespace d9d::kernels::detail {
 
+// The sum that unpermute and the backward of permute compute.
+// rows: [N, H], slot_to_row: [T, k] int64 (-1: no row), weights: [T, k], or undefined for all ones.
+// Returns [T, H] in the dtype of rows: the sum over a token's choices of weight * row, in at least fp32 and in the
+// order of the choices.
+[[nodiscard]] at::Tensor combine_rows(const at::Tensor& rows, const at::Tensor& slot_to_row, const at::Tensor& weights);
+
+// Runs on any device.
+[[nodiscard]] at::Tensor combine_rows_aten(const at::Tensor& rows, const at::Tensor& slot_to_row,
+                                           const at::Tensor& weights);
+// Loops over tokens, without the [T * k, H] intermediate.
+[[nodiscard]] at::Tensor combine_rows_cpu(const at::Tensor& rows, const at::Tensor& slot_to_row,
+                                          const at::Tensor& weights);
+
+// values: [N]. Returns [T, k]: the value of each slot's row, zero for a slot without a row.
+[[nodiscard]] at::Tensor spread_to_slots(const at::Tensor& values, const at::Tensor& slot_to_row);
+
+// On a GPU with kernels for the rows (has_cuda_kernels):
+
 // Whether the kernels can move one of `values` along with each row: elements of 2, 4 or 8 bytes.
 [[nodiscard]] bool is_carried(const at::Tensor& values);
 
@@ -22,7 +40,7 @@ namespace d9d::kernels::detail {
                                                                     std::int64_t num_rows);
 
 // rows [N, H], weights [T, k] or undefined, values [N] or undefined -> combine_rows(rows, slot_to_row, weights) and
-// spread_to_slots(values, slot_to_row) (combine_rows.h).
+// spread_to_slots(values, slot_to_row).
 [[nodiscard]] std::pair<at::Tensor, at::Tensor> combine_rows_cuda(const at::Tensor& rows, const at::Tensor& weights,
                                                                   const at::Tensor& values,
                                                                   const at::Tensor& slot_to_row);

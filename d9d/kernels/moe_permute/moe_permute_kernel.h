@@ -1,4 +1,4 @@
-// The CUDA kernels of permute, unpermute and indices_to_multihot.
+// The CUDA kernels of permute, unpermute, indices_to_multihot and build_token_permutation.
 //
 // Legend   N rows, T tokens, k choices, H features; tensors of N or T rows with H features have the dtype of the shape;
 //          A = its accumulator: double for double, otherwise float. All tensors are contiguous.
@@ -67,5 +67,23 @@ struct MultihotArgs {
   void* dense;                  // [T, E]
 };
 void launch_indices_to_multihot(const MultihotArgs& args, CUstream_st* stream);
+
+// A stable counting sort of expert ids.
+inline constexpr std::int64_t kSlotsOfSortBlock = 1024;
+inline constexpr std::int64_t kMaxSortExperts = 1024;
+
+struct TokenPermutationArgs {
+  const std::int64_t* expert_ids;  // [num_slots]; slots with ids outside [0, num_experts) get no row
+  std::int64_t num_slots;          // below 2^31
+  std::int64_t slots_of_token;
+  std::int64_t num_rows;       // number of ids in [0, num_experts)
+  int num_experts;             // at most kMaxSortExperts
+  std::int32_t* counts;        // [ceil(num_slots / kSlotsOfSortBlock), num_experts]: scratch
+  std::int32_t* offsets;       // [num_experts + 1]
+  std::int64_t* row_to_slot;   // [num_rows]
+  std::int64_t* row_to_token;  // [num_rows]
+  std::int64_t* slot_to_row;   // [num_slots]
+};
+void launch_token_permutation(const TokenPermutationArgs& args, CUstream_st* stream);
 
 }  // namespace d9d::kernels::detail

@@ -9,7 +9,7 @@
 
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
-#include "d9d/kernels/moe_permute/token_permutation_kernel.h"
+#include "d9d/kernels/moe_permute/moe_permute_kernel.h"
 
 namespace d9d::kernels::detail {
 namespace {

@@ -1,6 +1,5 @@
 #include "d9d/kernels/common/refuse_without_cuda.h"
 #include "d9d/kernels/moe_permute/moe_permute_kernel.h"
-#include "d9d/kernels/moe_permute/token_permutation_kernel.h"
 
 namespace d9d::kernels::detail {
 void launch_token_permutation(const TokenPermutationArgs&, CUstream_st*) { refuse_without_cuda("moe_permute"); }

@@ -4,7 +4,11 @@
 //
 // Example
 //   const at::Tensor normed = kernels::rms_norm(hidden, norm_weight, 1e-6);
+//   const auto [hidden, normed] = kernels::add_rms_norm(attended, hidden_before, norm_weight, 1e-6);
+//   const auto [same, normed_too] = kernels::add_rms_norm(hidden, std::nullopt, norm_weight, 1e-6);  // a branch begins
 #pragma once
+
+#include <optional>
 
 #include <ATen/core/Tensor.h>
 
@@ -18,5 +22,23 @@ namespace d9d::kernels {
 // Local. Throws ConfigError on shapes, dtypes or devices that do not fit.
 [[nodiscard]] at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps = 1e-6,
                                   bool zero_centered = false);
+
+// A residual connection and the norm after it, on a GPU in one pass over memory: sum = x + residual,
+// norm = rms_norm(sum).
+struct AddRmsNorm {
+  at::Tensor sum;   // [..., N]
+  at::Tensor norm;  // [..., N]
+};
+
+// Legend       N = normalised columns (> 0).
+// x, residual  [..., N], one shape and floating dtype, any strides, any number of rows including none.
+//              Without a residual the returned sum is x. If it is used in place of x from there on, the norm's backward
+//              adds the gradient of these uses to that of the norm.
+// weight       [N], floating, any dtype; with zero_centered the factor is 1 + weight.
+// Returns      both in x's dtype; the norm is that of the rounded sum, as after a separate addition.
+// Differentiable once in x, residual and weight, through both results; keeps the sum.
+// Local. Throws ConfigError on shapes, dtypes or devices that do not fit.
+[[nodiscard]] AddRmsNorm add_rms_norm(const at::Tensor& x, const std::optional<at::Tensor>& residual,
+                                      const at::Tensor& weight, double eps = 1e-6, bool zero_centered = false);
 
 }  // namespace d9d::kernels

@@ -1,6 +1,5 @@
 #include "d9d/kernels/common/refuse_without_cuda.h"
 #include "d9d/kernels/rotary/rotary_kernel.h"
-#include "d9d/kernels/rotary/rotary_vectorized_kernel.h"
 
 namespace d9d::kernels::detail {
 

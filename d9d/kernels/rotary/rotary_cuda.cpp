@@ -11,7 +11,6 @@
 #include "d9d/kernels/rotary/head_tensors.h"
 #include "d9d/kernels/rotary/rotary_impl.h"
 #include "d9d/kernels/rotary/rotary_kernel.h"
-#include "d9d/kernels/rotary/rotary_vectorized_kernel.h"
 
 namespace d9d::kernels::detail {
 namespace {

@@ -1,15 +1,17 @@
-// apply_rotary for two tensors of any dtype and strides, with scalar loads, for tensors that
-// rotary_vectorized_kernel.h does not take.
+// The CUDA kernels of apply_rotary.
 #pragma once
 
 #include <cstdint>
 
 #include "d9d/base/dtype.h"
+#include "d9d/kernels/rotary/heads_view.h"
 
 struct CUstream_st;
 
 namespace d9d::kernels::detail {
 
+// Two tensors of any dtype and strides, with scalar loads, for tensors that launch_rotary_vectorized() does not take.
+//
 // Legend   B = batch, S = num_positions, D = head_dim, Dr = rotary_dim (even, <= D).
 struct RotaryHeads {
   std::int64_t num_heads = 0;  // 0: there is no tensor
@@ -39,5 +41,22 @@ struct RotaryArgs {
 // Runs on the current device and `stream` without synchronising. Throws StateError if the kernel does not start,
 // ConfigError in a build without CUDA.
 void launch_rotary(const RotaryArgs& args, CUstream_st* stream);
+
+// Queries and keys that HeadsView describes, as one pass over GPU memory.
+struct RotaryVectorizedArgs {
+  Dtype dtype = Dtype::kBFloat16;        // not double
+  Dtype table_dtype = Dtype::kBFloat16;  // dtype or float
+  HeadsShape shape;
+  bool is_interleaved = false;
+  bool is_transposed = false;  // the backward
+  const void* cos = nullptr;   // of table_dtype, contiguous
+  const void* sin = nullptr;
+  HeadsView x[2];
+  void* out[2] = {};  // the same shapes, contiguous
+};
+
+// Runs on the current device and `stream` without synchronising; num_tokens > 0. Throws StateError if the kernel does
+// not start, ConfigError in a build without CUDA.
+void launch_rotary_vectorized(const RotaryVectorizedArgs& args, CUstream_st* stream);
 
 }  // namespace d9d::kernels::detail

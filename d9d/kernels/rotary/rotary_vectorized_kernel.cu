@@ -5,7 +5,7 @@
 // Numerics: fp32, rounded once.
 // Traffic: queries and keys are read once and written once; a token's tables are read once for 4 heads.
 #include "d9d/kernels/rotary/head_groups.cuh"
-#include "d9d/kernels/rotary/rotary_vectorized_kernel.h"
+#include "d9d/kernels/rotary/rotary_kernel.h"
 
 namespace d9d::kernels::detail {
 namespace {

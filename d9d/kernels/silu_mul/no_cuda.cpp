@@ -1,6 +1,5 @@
 #include "d9d/kernels/common/refuse_without_cuda.h"
 #include "d9d/kernels/silu_mul/silu_mul_kernel.h"
-#include "d9d/kernels/silu_mul/weighted_silu_mul_kernel.h"
 
 namespace d9d::kernels::detail {
 

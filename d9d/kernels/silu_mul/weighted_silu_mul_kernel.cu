@@ -11,7 +11,7 @@
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/reduce.cuh"
 #include "d9d/kernels/device/vector.cuh"
-#include "d9d/kernels/silu_mul/weighted_silu_mul_kernel.h"
+#include "d9d/kernels/silu_mul/silu_mul_kernel.h"
 
 namespace d9d::kernels::detail {
 namespace {

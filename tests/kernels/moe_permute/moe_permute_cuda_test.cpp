@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/moe_permute/combine_rows.h"
 #include "d9d/kernels/moe_permute/indices_to_multihot.h"
 #include "d9d/kernels/moe_permute/moe_permute.h"
+#include "d9d/kernels/moe_permute/moe_permute_impl.h"
 
 #include "tests/kernels/cuda_testing.h"
 #include "tests/kernels/op_testing.h"

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/moe_permute/combine_rows.h"
+#include "d9d/kernels/moe_permute/moe_permute_impl.h"
 
 #include "tests/kernels/op_testing.h"
 

@@ -1,5 +1,3 @@
-#include "d9d/kernels/rms_norm/add_rms_norm.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

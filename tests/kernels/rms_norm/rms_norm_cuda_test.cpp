@@ -1,6 +1,5 @@
 #include <ATen/ATen.h>
 
-#include "d9d/kernels/rms_norm/add_rms_norm.h"
 #include "d9d/kernels/rms_norm/rms_norm.h"
 
 #include "tests/kernels/cuda_testing.h"

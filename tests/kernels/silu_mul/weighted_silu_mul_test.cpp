@@ -1,10 +1,9 @@
-#include "d9d/kernels/silu_mul/weighted_silu_mul.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
 #include "d9d/kernels/common/column_slices.h"
+#include "d9d/kernels/silu_mul/silu_mul.h"
 
 #include "tests/kernels/cuda_testing.h"
 #include "tests/kernels/op_testing.h"
