@@ -16,6 +16,7 @@
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/core/dtensor/redistribute.h"
 #include "d9d/core/tree/tree.h"
+#include "d9d/data/build/config.h"
 #include "d9d/data/build/make_pack_stream.h"
 #include "d9d/data/pack/as_pack_stream.h"
 #include "d9d/data/sequences/token_dataset.h"

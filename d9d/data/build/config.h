@@ -15,43 +15,14 @@
 #include <vector>
 
 #include "d9d/base/record.h"
+#include "d9d/data/build/auto_data_config.h"
+#include "d9d/data/build/reference_config.h"
 #include "d9d/data/build/view_config.h"
-#include "d9d/data/order/shard_indexing_mode.h"
 #include "d9d/data/source/token_dtype.h"
 #include "d9d/data/text/bad_rows.h"
 #include "d9d/tokenizer/chat/chat_template.h"
 
 namespace d9d {
-
-// Batching and loading: settings that every data source of the trainer needs.
-struct AutoDataConfig {
-  std::int64_t global_batch_size = 1;  // samples of one optimiser step over all ranks
-  std::int64_t microbatch_size = 1;    // samples of one forward pass on one rank
-  std::int64_t num_workers = 0;        // 0: samples are read by the training thread
-  ShardIndexingMode shard_indexing_mode = ShardIndexingMode::kSequential;
-  bool shuffle = false;
-  bool drop_last = true;  // drop the last incomplete batch
-  bool pin_memory = true;
-  bool persistent_workers = false;                   // no effect: workers live as long as the stream, over all passes
-  std::optional<std::int64_t> prefetch_factor = {};  // batches that each worker reads ahead
-  // Seconds within which a microbatch must be read; 0: no limit. null: 300, but no limit for the view "streamed".
-  std::optional<double> timeout = {};
-
-  void validate(const ConfigPath& path) const;
-
-  static constexpr auto fields() {
-    using Data = AutoDataConfig;
-    return record<Data>(required("global_batch_size", &Data::global_batch_size, at_least(1)),
-                        required("microbatch_size", &Data::microbatch_size, at_least(1)),
-                        defaulted("num_workers", &Data::num_workers, at_least(0)),
-                        defaulted("shard_indexing_mode", &Data::shard_indexing_mode),
-                        defaulted("shuffle", &Data::shuffle), defaulted("drop_last", &Data::drop_last),
-                        defaulted("pin_memory", &Data::pin_memory),
-                        defaulted("persistent_workers", &Data::persistent_workers),
-                        defaulted("prefetch_factor", &Data::prefetch_factor, at_least(1)),
-                        defaulted("timeout", &Data::timeout, at_least(0)));
-  }
-};
 
 // Sources: the files that "kind" selects, and how their documents become samples.
 // --------------------------------------------------
@@ -214,29 +185,6 @@ struct MixtureDataConfig {
   }
 };
 
-// The record of the example of the reference: a Hugging Face dataset and a tokenizer.json. It has no "kind".
-struct DatasetDataConfig {
-  std::string dataset = {};  // a folder, as dataset_files() reads it
-  std::string split = {};
-  std::string text_column = {};
-  std::int64_t use_samples = 1;   // the first rows; they are shuffled with shuffle_seed, as datasets does
-  std::int64_t shuffle_seed = 0;  // and sorted in buffers by length, as BufferOrder::kLegacy does
-  std::filesystem::path tokenizer = {};
-  std::int64_t num_proc = 1;
-  std::int64_t presort_buffer_size = 1;
-  AutoDataConfig loader = {};
-
-  static constexpr auto fields() {
-    using Data = DatasetDataConfig;
-    return record<Data>(
-        required("dataset", &Data::dataset), required("split", &Data::split),
-        required("text_column", &Data::text_column), required("use_samples", &Data::use_samples, at_least(1)),
-        required("shuffle_seed", &Data::shuffle_seed, at_least(0)), required("tokenizer", &Data::tokenizer),
-        required("num_proc", &Data::num_proc, at_least(1)),
-        required("presort_buffer_size", &Data::presort_buffer_size, at_least(1)), flattened(&Data::loader));
-  }
-};
-
 using DataConfig = std::variant<TextDataConfig, JsonlDataConfig, ParquetDataConfig, ArrowDataConfig, TokensDataConfig,
                                 MegatronDataConfig, MixtureDataConfig, DatasetDataConfig>;
 
@@ -245,7 +193,6 @@ using DataConfig = std::variant<TextDataConfig, JsonlDataConfig, ParquetDataConf
   return std::visit([](const auto& source) -> const AutoDataConfig& { return source.loader; }, config);
 }
 
-extern template const ValueType& json_type<AutoDataConfig>();
 extern template const ValueType& json_type<SourceConfig>();
 extern template const ValueType& json_type<DataConfig>();
 

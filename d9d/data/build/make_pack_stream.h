@@ -11,7 +11,7 @@
 
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/core/tree/tree.h"
-#include "d9d/data/build/config.h"
+#include "d9d/data/build/auto_data_config.h"
 #include "d9d/data/loader/data_loader.h"
 #include "d9d/data/order/num_microbatches.h"
 #include "d9d/data/pack/fixed_count_packer.h"

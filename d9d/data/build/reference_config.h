@@ -1,0 +1,42 @@
+// The section "data" of the example of the reference, d9d 0.16: a Hugging Face dataset and a tokenizer.json. It has no
+// "kind". It is not converted to another kind, because none has its order: rows shuffled by numpy's random numbers,
+// then sorted in buffers by Python's.
+//
+// Example
+//   {"dataset": "c4_small", "split": "train", "text_column": "text", "use_samples": 1000, "shuffle_seed": 42,
+//    "tokenizer": "tokenizer.json", "num_proc": 4, "presort_buffer_size": 256, "global_batch_size": 64,
+//    "microbatch_size": 8}
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "d9d/base/record.h"
+#include "d9d/data/build/auto_data_config.h"
+
+namespace d9d {
+
+struct DatasetDataConfig {
+  std::string dataset = {};  // a folder, as dataset_files() reads it
+  std::string split = {};
+  std::string text_column = {};
+  std::int64_t use_samples = 1;   // the first rows; they are shuffled with shuffle_seed, as datasets does
+  std::int64_t shuffle_seed = 0;  // and sorted in buffers by length, as BufferOrder::kLegacy does
+  std::filesystem::path tokenizer = {};
+  std::int64_t num_proc = 1;
+  std::int64_t presort_buffer_size = 1;
+  AutoDataConfig loader = {};
+
+  static constexpr auto fields() {
+    using Data = DatasetDataConfig;
+    return record<Data>(
+        required("dataset", &Data::dataset), required("split", &Data::split),
+        required("text_column", &Data::text_column), required("use_samples", &Data::use_samples, at_least(1)),
+        required("shuffle_seed", &Data::shuffle_seed, at_least(0)), required("tokenizer", &Data::tokenizer),
+        required("num_proc", &Data::num_proc, at_least(1)),
+        required("presort_buffer_size", &Data::presort_buffer_size, at_least(1)), flattened(&Data::loader));
+  }
+};
+
+}  // namespace d9d
