@@ -14,6 +14,7 @@
 #include "d9d/models/huggingface/decoder_config.h"
 #include "d9d/models/llama3/model.h"
 #include "d9d/models/model_family.h"
+#include "d9d/models/qwen2/model.h"
 #include "d9d/models/qwen3_dense/huggingface.h"
 #include "d9d/models/qwen3_moe/huggingface.h"
 
@@ -25,6 +26,7 @@ void for_each_family(const Visit& visit) {
   visit(kQwen3Dense);
   visit(kQwen3MoE);
   visit(kLlama3);
+  visit(kQwen2);
 }
 
 // Calls visit(family) for the family that config.json names. Throws ConfigError that lists the families if "model_type"

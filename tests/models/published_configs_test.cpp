@@ -30,7 +30,11 @@ struct Model {
 const std::vector<Model> kModels = {{"Llama-3.1-8B-Instruct", "llama3", "3.1-8B", 8'030'261'248},
                                     {"", "llama3", "3.1-70B", 70'553'706'496},
                                     {"Llama-3.2-1B-Instruct", "llama3", "3.2-1B", 1'235'814'400},
-                                    {"", "llama3", "3.2-3B", 3'212'749'824}};
+                                    {"", "llama3", "3.2-3B", 3'212'749'824},
+                                    {"", "qwen2", "2.5-0.5B", 494'032'768},
+                                    {"", "qwen2", "2.5-1.5B", 1'543'714'304},
+                                    {"Qwen2.5-7B-Instruct", "qwen2", "2.5-7B", 7'615'616'512},
+                                    {"", "qwen2", "2.5-32B", 32'763'876'352}};
 
 json published(const std::string& file) {
   return json::parse(text_of_file(D9D_SOURCE_DIR "/tests/data/published_configs/" + file + ".json"));

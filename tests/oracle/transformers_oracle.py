@@ -220,6 +220,8 @@ def write_case(folder, config, task, dtype, trains):
     for name, parameter in model.named_parameters():  # norms different from one, so that their gradients matter
         if "norm" in name:
             torch.nn.init.normal_(parameter, 1.0, 0.2)
+        elif name.endswith("bias"):  # and biases from zero
+            torch.nn.init.normal_(parameter, 0.0, 0.3)
     model.save_pretrained(folder)
     ids = torch.randint(1, config.vocab_size, (TASKS[task].batch, SEQUENCE))
     inputs = TASKS[task].draw(ids, config) | {"input_ids": ids}

@@ -49,6 +49,7 @@ Json config_of(const char* model_type, const char* more) {
   Json config = Json::parse(kSizes);
   config.update(Json::parse(more));
   config["model_type"] = model_type;
+  if (config.at("head_dim").is_null()) config.erase("head_dim");
   return config;
 }
 
@@ -56,7 +57,9 @@ constexpr const char* kYarn = R"({"rope_parameters": {
   "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}})";
 // With frequencies in each of the three bands.
 constexpr const char* kLlama3Rope = R"({"rope_parameters": {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0,
-  "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}})";
+  "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}})";
+// All layers are below the first one with a window.
+constexpr const char* kUnusedWindows = R"({"use_sliding_window": true, "sliding_window": 4, "max_window_layers": 3})";
 constexpr const char* kExperts = R"({"moe_intermediate_size": 24, "num_experts": 6, "num_experts_per_tok": 2,
   "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": true})";
 constexpr const char* kUnnormalizedExperts = R"({"moe_intermediate_size": 24, "num_experts": 6,
@@ -75,7 +78,11 @@ Variants variants_of(const std::string& family) {
       {"llama3",
        {{"plain", config_of("llama", R"({"head_dim": null})")},
         {"tied", config_of("llama", R"({"tie_word_embeddings": true})")},
-        {"llama3", config_of("llama", kLlama3Rope)}}}};
+        {"llama3", config_of("llama", kLlama3Rope)}}},
+      {"qwen2",
+       {{"plain", config_of("qwen2", R"({"head_dim": null})")},
+        {"tied", config_of("qwen2", R"({"tie_word_embeddings": true})")},
+        {"unused_windows", config_of("qwen2", kUnusedWindows)}}}};
   return variants.at(family);
 }
 

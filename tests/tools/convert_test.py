@@ -96,14 +96,23 @@ class Convert(unittest.TestCase):
         torch.manual_seed(3)
         sizes = dict(vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
                      num_key_value_heads=2)  # fmt: skip
-        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).to(torch.bfloat16)
-        source = self.root / "made" / "llama"
-        model.save_pretrained(source)
-        own = self.convert(source, "--to=d9d", SPLITS, name="llama_own")
-        self.assertIn("model.embed_tokens.token_embedding.special.weight", tensors(own))
-        self.assertEqual(content(self.convert(own, "--to=huggingface", SPLITS, name="llama_back")), content(source))
-        packed = self.convert(source, "--qkv=packed", name="llama_packed")
-        self.assertEqual(content(self.convert(packed, "--qkv=separate", name="llama_separate")), content(source))
+        for name in ("Llama", "Qwen2"):
+            config = getattr(transformers, f"{name}Config")(**sizes)
+            model = getattr(transformers, f"{name}ForCausalLM")(config).to(torch.bfloat16)
+            for parameter in model.parameters():
+                torch.nn.init.normal_(parameter)
+            source = self.root / "made" / name
+            model.save_pretrained(source)
+            own = self.convert(source, "--to=d9d", SPLITS, name=f"{name}_own")
+            self.assertIn("model.embed_tokens.token_embedding.special.weight", tensors(own))
+            back = self.convert(own, "--to=huggingface", SPLITS, name=f"{name}_back")
+            self.assertEqual(content(back), content(source))
+            packed = self.convert(source, "--qkv=packed", name=f"{name}_packed")
+            if name == "Qwen2":
+                biases = [tensors(source)[f"model.layers.1.self_attn.{x}_proj.bias"] for x in "qkv"]
+                self.assertTrue(torch.equal(tensors(packed)["model.layers.1.self_attn.qkv_proj.bias"], torch.cat(biases)))
+            self.assertEqual(len([x for x in tensors(packed) if "q_proj" in x]), 0)
+            self.assertEqual(content(self.convert(packed, "--qkv=separate", name=f"{name}_separate")), content(source))
 
     def test_formats_of_experts(self) -> None:
         fused, listed = self.root / "moe_causal_lm_fused", self.convert(

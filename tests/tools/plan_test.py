@@ -61,7 +61,7 @@ def check_families():
     assert table[0].startswith("llama3, 32 layers") and table[2].split()[2] == "8030261248", table
     assert run(LLAMA, "--family", "qwen3_dense", *sizes).startswith("qwen3_dense, 32 layers")
     assert run(EXPERTS).startswith("qwen3_moe, ")
-    assert "one of qwen3_dense, qwen3_moe, llama3" in run(LLAMA, "--family", "gpt", code=2)
+    assert "one of qwen3_dense, qwen3_moe, llama3, qwen2" in run(LLAMA, "--family", "gpt", code=2)
     with tempfile.TemporaryDirectory() as folder:
         copy = shutil.copy(LLAMA, Path(folder) / "model.json")
         assert run(copy, *sizes).startswith("qwen3_dense, 32 layers")

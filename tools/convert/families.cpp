@@ -90,16 +90,19 @@ void set_vocabulary(Parameters& parameters, const Options& options, const Splits
   }
 }
 
-// The names behind unpacking.
+// The names after unpacking.
 Names separate_names(const Names& names) {
   Names result;
   for (const std::string& name : names) {
-    if (!name.ends_with(kPackedQkv)) {
+    const std::size_t at = name.find(kPackedQkv);
+    if (at == std::string::npos) {
       result.push_back(name);
       continue;
     }
-    const std::string layer = name.substr(0, name.size() - std::string_view(kPackedQkv).size());
-    for (const char* const matrix : {"q", "k", "v"}) result.push_back(cat(layer, "self_attn.", matrix, "_proj.weight"));
+    const std::string parameter = name.substr(name.rfind('.'));
+    for (const char* const matrix : {"q", "k", "v"}) {
+      result.push_back(cat(name.substr(0, at), "self_attn.", matrix, "_proj", parameter));
+    }
   }
   return result;
 }
@@ -122,7 +125,8 @@ StateMapper mapper_of(const ModelFamily<Parameters>& family, Parameters paramete
   const ExpertsFormat format = options.experts == Experts::kFused ? ExpertsFormat::kFused : ExpertsFormat::kModuleList;
 
   std::vector<StateMapper> chain;
-  if (any_ends_with(present, kPackedQkv)) chain.push_back(unpack_qkv(sizes, huggingface_backbone_prefix(present)));
+  const bool has_biases = any_ends_with(names, "self_attn.q_proj.bias");
+  if (names != present) chain.push_back(unpack_qkv(sizes, huggingface_backbone_prefix(present), has_biases));
   if (naming == Naming::kHuggingFace && to == Naming::kD9d) {
     chain.push_back(family.from_huggingface(parameters, head, names));
   } else if (naming == Naming::kHuggingFace && options.experts) {
@@ -137,7 +141,7 @@ StateMapper mapper_of(const ModelFamily<Parameters>& family, Parameters paramete
   }
   if (options.qkv == Qkv::kPacked) {
     const std::set<std::string> made = chain.back().outputs();
-    chain.push_back(pack_qkv(sizes, huggingface_backbone_prefix({made.begin(), made.end()})));
+    chain.push_back(pack_qkv(sizes, huggingface_backbone_prefix({made.begin(), made.end()}), has_biases));
   }
   const StateMapper mapper = mapper::sequential(chain);
   const std::set<std::string> wanted = mapper.inputs();

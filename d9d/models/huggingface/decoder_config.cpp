@@ -20,7 +20,7 @@ void remove_nulls(nlohmann::json& object) {
 bool has_windows(const HuggingFaceDecoderConfig& config) {
   constexpr std::int64_t kDefaultMaxWindowLayers = 28;  // of transformers
   if (!config.use_sliding_window || !config.sliding_window) return false;
-  if (config.model_type != "qwen3") return true;
+  if (config.model_type == "qwen3_moe") return true;
   if (config.layer_types)
     return std::ranges::find(*config.layer_types, "sliding_attention") != config.layer_types->end();
   return config.max_window_layers.value_or(kDefaultMaxWindowLayers) < config.num_hidden_layers;

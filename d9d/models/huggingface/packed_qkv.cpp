@@ -11,36 +11,43 @@
 namespace d9d {
 namespace {
 
-// The three matrices of a layer with their rows.
-std::vector<std::pair<std::string, std::int64_t>> separate(const DecoderSizes& sizes, const std::string& layer) {
+// The projections of a layer with their rows. parameter: "weight" or "bias".
+std::vector<std::pair<std::string, std::int64_t>> separate(const DecoderSizes& sizes, const std::string& layer,
+                                                           const std::string& parameter) {
   const std::int64_t q = sizes.num_attention_heads * sizes.head_dim, kv = sizes.num_key_value_heads * sizes.head_dim;
-  return {{layer + "self_attn.q_proj.weight", q},
-          {layer + "self_attn.k_proj.weight", kv},
-          {layer + "self_attn.v_proj.weight", kv}};
+  return {{layer + "self_attn.q_proj." + parameter, q},
+          {layer + "self_attn.k_proj." + parameter, kv},
+          {layer + "self_attn.v_proj." + parameter, kv}};
 }
 
-template <class MapLayer>
-StateMapper of_layers(const DecoderSizes& sizes, const std::string& backbone_prefix, const MapLayer& map_layer) {
+// Calls map(separate(...), packed name) for the weights of each layer, and for the biases if there are any.
+template <class Map>
+StateMapper map_projections(const DecoderSizes& sizes, const std::string& backbone_prefix, bool has_biases,
+                            const Map& map) {
   std::vector<StateMapper> mappers;
   for (std::int64_t i = 0; i < sizes.num_hidden_layers; ++i) {
-    mappers.push_back(map_layer(cat(backbone_prefix, "layers.", i, ".")));
+    const std::string layer = cat(backbone_prefix, "layers.", i, ".");
+    for (const std::string parameter : {"weight", "bias"}) {
+      if (parameter == "bias" && !has_biases) continue;
+      mappers.push_back(map(separate(sizes, layer, parameter), layer + kPackedQkv + parameter));
+    }
   }
   return mapper::parallel(std::move(mappers));
 }
 
 }  // namespace
 
-StateMapper pack_qkv(const DecoderSizes& sizes, const std::string& backbone_prefix) {
-  return of_layers(sizes, backbone_prefix, [&](const std::string& layer) {
+StateMapper pack_qkv(const DecoderSizes& sizes, const std::string& backbone_prefix, bool has_biases) {
+  return map_projections(sizes, backbone_prefix, has_biases, [](const auto& projections, const std::string& packed) {
     std::vector<std::string> names;
-    for (const auto& [name, rows] : separate(sizes, layer)) names.push_back(name);
-    return mapper::concatenate(names, layer + kPackedQkv, 0);
+    for (const auto& [name, rows] : projections) names.push_back(name);
+    return mapper::concatenate(names, packed, 0);
   });
 }
 
-StateMapper unpack_qkv(const DecoderSizes& sizes, const std::string& backbone_prefix) {
-  return of_layers(sizes, backbone_prefix, [&](const std::string& layer) {
-    return mapper::split(layer + kPackedQkv, separate(sizes, layer), 0);
+StateMapper unpack_qkv(const DecoderSizes& sizes, const std::string& backbone_prefix, bool has_biases) {
+  return map_projections(sizes, backbone_prefix, has_biases, [](const auto& projections, const std::string& packed) {
+    return mapper::split(packed, projections, 0);
   });
 }
 

@@ -1,5 +1,5 @@
 // Query, key and value projections of each layer as one matrix self_attn.qkv_proj.weight: the rows of q, then of k,
-// then of v. Serving engines store them in this form.
+// then of v; biases likewise. Serving engines store them in this form.
 //
 // Example
 //   const StateMapper packed = mapper::sequential({from_huggingface, pack_qkv(sizes, "model.")});
@@ -14,9 +14,13 @@
 
 namespace d9d {
 
-inline constexpr const char* kPackedQkv = "self_attn.qkv_proj.weight";  // after "<backbone_prefix>layers.<i>."
+// After "<backbone_prefix>layers.<i>.", and followed by "weight" or "bias".
+inline constexpr const char* kPackedQkv = "self_attn.qkv_proj.";
 
-[[nodiscard]] StateMapper pack_qkv(const DecoderSizes& sizes, const std::string& backbone_prefix);
-[[nodiscard]] StateMapper unpack_qkv(const DecoderSizes& sizes, const std::string& backbone_prefix);
+// has_biases: of all three projections, in every layer.
+[[nodiscard]] StateMapper pack_qkv(const DecoderSizes& sizes, const std::string& backbone_prefix,
+                                   bool has_biases = false);
+[[nodiscard]] StateMapper unpack_qkv(const DecoderSizes& sizes, const std::string& backbone_prefix,
+                                     bool has_biases = false);
 
 }  // namespace d9d
