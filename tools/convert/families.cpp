@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/core/error/error_place.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/mapper/leaves.h"
 #include "d9d/models/families.h"
@@ -159,8 +160,10 @@ StateMapper mapper_of(const ModelFamily<Parameters>& family, Parameters paramete
 StateMapper family_mapper(const Options& options, const nlohmann::json& config, const Names& names,
                           const ShapeOf& shape_of) {
   std::optional<StateMapper> mapper;
-  visit_family_of(config, [&](const auto& family) {
-    mapper = mapper_of(family, family.parameters_from_huggingface(config), options, names, shape_of);
+  with_error_place("for --to, --experts and --qkv", [&] {
+    visit_family_of(config, [&](const auto& family) {
+      mapper = mapper_of(family, family.parameters_from_huggingface(config), options, names, shape_of);
+    });
   });
   return *std::move(mapper);
 }

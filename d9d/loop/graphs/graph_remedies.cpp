@@ -19,12 +19,14 @@ class GraphWithRemedies final : public DeviceGraph {
     try {
       graph_->capture(work);
     } catch (const c10::Error& error) {
-      const std::string text = error.what_without_backtrace();
-      throw StateError(
+      const std::string& text = error.msg();
+      StateError with_remedy(
           cat("[loop::cuda_graph] expected forward, loss and backward that only give work to the device, got: ",
               text.substr(0, text.find('\n')),
               " The task, the model or a hook waits for the device, reads a value of it, or copies from memory that is "
               "not pinned. Fix that, or set trainer.cuda_graph to null."));
+      for (const std::string& place : error.context()) with_remedy.add_place(place);
+      throw with_remedy;
     }
   }
   void replay() override { graph_->replay(); }

@@ -8,8 +8,15 @@ AnyMicrobatch::~AnyMicrobatch() = default;
 
 TensorRefs AnyMicrobatch::tensors() {
   TensorRefs tensors;
-  add_tensors(tensors);
+  add_input_tensors(tensors);
+  add_state_tensors(tensors);
   detail::add_tensor_refs(loss_scales, tensors);
+  return tensors;
+}
+
+TensorRefs AnyMicrobatch::state_tensors() {
+  TensorRefs tensors;
+  add_state_tensors(tensors);
   return tensors;
 }
 

@@ -73,6 +73,7 @@ class AnyMicrobatch {
   virtual void assign(AnyMicrobatch&& other) = 0;
   // The leaves of input, shared, state and loss_scales, in leaf order.
   [[nodiscard]] TensorRefs tensors();
+  [[nodiscard]] TensorRefs state_tensors();
   void detach_tensors();  // from their autograd graphs
   // Requires Microbatch<Types>::kHasKey.
   void write_key(detail::GraphKeyWriter& key) const;
@@ -87,8 +88,8 @@ class AnyMicrobatch {
   AnyMicrobatch(const AnyMicrobatch&) = default;
 
  private:
-  // Adds the leaves of input, shared and state.
-  virtual void add_tensors(TensorRefs& tensors) = 0;
+  virtual void add_input_tensors(TensorRefs& tensors) = 0;  // the leaves of input and shared
+  virtual void add_state_tensors(TensorRefs& tensors) = 0;
   virtual void write_values(detail::GraphKeyWriter& key) const = 0;
 };
 
@@ -190,11 +191,11 @@ class Microbatch final : public AnyMicrobatch {
     return Arrived(std::in_place_index<1>, tree_unflatten(like.spec, received));
   }
 
-  void add_tensors(TensorRefs& tensors) override {
+  void add_input_tensors(TensorRefs& tensors) override {
     detail::add_tensor_refs(inputs_->first, tensors);
     detail::add_tensor_refs(inputs_->second, tensors);
-    detail::add_tensor_refs(*state_, tensors);
   }
+  void add_state_tensors(TensorRefs& tensors) override { detail::add_tensor_refs(*state_, tensors); }
   void write_values(detail::GraphKeyWriter& key) const override {
     if constexpr (kHasKey) key.write(inputs_->first), key.write(inputs_->second), key.write(*state_);
   }

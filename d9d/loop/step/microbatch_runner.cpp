@@ -13,6 +13,16 @@
 #include "d9d/metrics/metric.h"
 
 namespace d9d {
+namespace {
+
+// With graphs the microbatches of a model in one stage run one by one (train_pack.h), which a custom schedule need not
+// allow.
+PipelineSchedule run_schedule(const TrainingJob& job) {
+  const bool is_by_one = job.config.cuda_graph && job.placement.num_stages() == 1;
+  return is_by_one ? schedule_of(GPipeScheduleConfig{}) : job.pipeline_schedule;
+}
+
+}  // namespace
 
 MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, const AnyPackStream& stream,
                                    TaskBinding& binding)
@@ -21,7 +31,7 @@ MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, 
       stream_(stream),
       binding_(binding),
       equal_microbatches_(job.context, *job.module),
-      executor_(job.context, job.pipeline_schedule, {.method = job.config.pipelining.messages}) {
+      executor_(job.context, run_schedule(job), {.method = job.config.pipelining.messages}) {
   const auto& own = executor_.stages();
   for (std::size_t i = 0; i < own.size(); ++i) {
     stages_.emplace_back(stage_job_of(job_), *job_.model_stages[i],
@@ -63,7 +73,7 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
   step_.first_step = first_step_ ? &*first_step_ : nullptr;
   std::vector<PipelineStage*> stages;
   for (TrainingStage& stage : stages_) stages.push_back(&stage);
-  train_pack(executor_, stages, step_, graphs_ ? &*graphs_ : nullptr, *job_.clock);
+  train_pack(executor_, stages, step_, graphs_ ? &*graphs_ : nullptr);
   step_.pack.clear();  // before warn(): task states may keep autograd graphs alive
   if (first_step_) first_step_->warn(job_.stages);
   first_step_.reset();

@@ -2,22 +2,20 @@
 //
 // Example
 //   StepMicrobatches step{.pack = *binding.next_pack(), .gradients = &gradients};   // with inputs
-//   train_pack(executor, {&stage}, step, /*graphs=*/nullptr, clock);
+//   train_pack(executor, {&stage}, step, /*graphs=*/nullptr);
 #pragma once
 
 #include <vector>
 
 #include "d9d/loop/step/step_graphs.h"
 #include "d9d/loop/step/training_stage.h"
-#include "d9d/modules/module.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
 
 namespace d9d {
 
-// Collective over the ranks of a pipeline. stages: those of the executor, which use `step` and `clock`. graphs: null if
-// everything is eager. While a graph is captured, drawing random numbers from the clock throws: a replay would draw the
-// same numbers again.
+// Collective over the ranks of a pipeline. stages: those of the executor, which use `step`. graphs: null if everything
+// is eager.
 void train_pack(PipelineExecutor& executor, const std::vector<PipelineStage*>& stages, StepMicrobatches& step,
-                StepGraphs* graphs, RandomClock& clock);
+                StepGraphs* graphs);
 
 }  // namespace d9d

@@ -10,6 +10,21 @@
 #include "d9d/pipelining/executor/transfer_text.h"
 
 namespace d9d {
+namespace {
+
+// While it lives, drawing random numbers from the clock throws: a replay would draw the same numbers again.
+class Capturing {
+ public:
+  Capturing(RandomClock& clock, bool captures) : clock_(clock) { clock_.is_captured = captures; }
+  ~Capturing() { clock_.is_captured = false; }
+  Capturing(const Capturing&) = delete;
+  Capturing& operator=(const Capturing&) = delete;
+
+ private:
+  RandomClock& clock_;
+};
+
+}  // namespace
 
 StageJob stage_job_of(const TrainingJob& job) {
   return {.schedule = job.schedule, .clock = *job.clock, .metrics = job.metrics, .loss_means = *job.loss_means};
@@ -44,7 +59,11 @@ std::string TrainingStage::stage_text() const {
 void TrainingStage::begin_forward(MicrobatchIndex microbatch) {
   job_.clock.microbatch = {.step = static_cast<std::uint64_t>(job_.schedule.current_step()),
                            .number = at(microbatch).number};
-  step_.gradients->begin_pass(place_.local, {.kind = StagePassKind::kForward, .microbatch = microbatch.value});
+  const StagePass pass{.kind = StagePassKind::kForward,
+                       .microbatch = static_cast<std::int64_t>(index_in_step(microbatch))};
+  in_microbatch(
+      index_in_step(microbatch), job_.schedule, "in training", [&] { step_.gradients->begin_pass(place_.local, pass); },
+      stage_text());
 }
 
 std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived,
@@ -52,6 +71,7 @@ std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const
   Module& module = *stage_.module;
   if (module.backward_follows() != backward_follows) module.set_backward_follows(backward_follows);
   const auto run = [&] {
+    const Capturing capturing(job_.clock, is_being_captured());
     return stage_.info.is_last() ? std::vector<at::Tensor>{loss(microbatch, arrived)}
                                  : inner_forward(microbatch, arrived);
   };
@@ -102,18 +122,28 @@ std::vector<at::Tensor> TrainingStage::weights() const { return trained_leaves(*
 
 void TrainingStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                              const std::function<void()>& compute) {
+  in_microbatch(
+      index_in_step(microbatch), job_.schedule, "in backward",
+      [&] { run_backward(microbatch, part, is_last, compute); }, stage_text());
+}
+
+void TrainingStage::run_backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
+                                 const std::function<void()>& compute) {
   GradientManager& gradients = *step_.gradients;
   const bool is_last_of_step = is_last && step_.is_last_run;
   // The reductions of a last backward cannot be part of a captured graph: they run after its replay.
   StagePass pass{.kind = StagePassKind::kBackward,
-                 .microbatch = microbatch.value,
+                 .microbatch = static_cast<std::int64_t>(index_in_step(microbatch)),
                  .part = part,
                  .is_last = is_last_of_step && !is_captured()};
   gradients.begin_pass(place_.local, pass);
-  in_microbatch(index_in_step(microbatch), job_.schedule, "in backward", compute, stage_text());
+  {
+    const Capturing capturing(job_.clock, is_being_captured());
+    compute();
+  }
   if (is_last && is_captured()) {
     auto& received = step_.graph->received;
-    if (!step_.graph->is_captured()) {
+    if (is_being_captured()) {
       received.resize(std::max(received.size(), place_.local + 1));
       received[place_.local] = gradients.received(place_.local);
     }
@@ -131,16 +161,17 @@ void TrainingStage::after_backward(MicrobatchIndex microbatch, BackwardPart part
                 [&] { at(microbatch).update_metrics(job_.metrics); });
 }
 
-// Gives metrics a copy of the state: they may keep it, and the next replay overwrites the original.
+// Gives metrics a copy of the state: they may keep it, and the next replay overwrites the original. The inputs stay
+// those of the graph, which nothing reads any more.
 void TrainingStage::take_state_after_replay(MicrobatchIndex microbatch) {
   std::unique_ptr<AnyMicrobatch>& after = step_.graph->after[static_cast<std::size_t>(microbatch.value)];
   AnyMicrobatch& own = at(microbatch);
-  if (!step_.graph->is_captured()) {
+  if (is_being_captured()) {
     after = own.copy();
     after->detach_tensors();
   }
   const std::unique_ptr<AnyMicrobatch> copy = after->copy();
-  for (at::Tensor& leaf : copy->tensors()) {
+  for (at::Tensor& leaf : copy->state_tensors()) {
     if (leaf.defined()) leaf = leaf.clone();
   }
   own.assign(std::move(*copy));

@@ -113,6 +113,8 @@ class TrainingStage : public PipelineStage {
                                                       const std::vector<at::Tensor>& arrived);
   [[nodiscard]] at::Tensor loss(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived);
   [[nodiscard]] bool is_captured() const { return step_.graph != nullptr; }
+  [[nodiscard]] bool is_being_captured() const { return is_captured() && !step_.graph->is_captured(); }
+  void run_backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last, const std::function<void()>& compute);
   void take_state_after_replay(MicrobatchIndex microbatch);
 
   const StageJob job_;

@@ -168,7 +168,7 @@ class Job {
     }
     TrainingStage stage({.schedule = schedule_, .clock = clock_, .metrics = metrics_, .loss_means = metrics_}, stage_,
                         {}, step_);
-    train_pack(executor_, {&stage}, step_, &graphs_, clock_);
+    train_pack(executor_, {&stage}, step_, &graphs_);
     for (std::size_t i = 0; i < weights.size(); ++i) {  // a replay leaves these alone
       EXPECT_EQ(step_.pack[i]->number, i);
       EXPECT_TRUE(step_.pack[i]->loss_weights.at("own").is_same(weights[i]));
