@@ -19,8 +19,8 @@
 
 namespace d9d {
 
-// How long reading a microbatch may take, in seconds, where `timeout` is not set. Storage may need minutes to wake up; a
-// dead mount should still be reported soon.
+// How long reading a microbatch may take, in seconds, where `timeout` is not set. Storage may need minutes to wake up;
+// a dead mount should still be reported soon.
 inline constexpr double kDefaultDataTimeout = 300;
 
 struct StreamOptions {

@@ -1,4 +1,4 @@
-// Which samples of a dataset belong to one shard: positions(i) is the index in the dataset of the sample i of the shard.
+// Which samples of a dataset belong to one shard: positions(i) is the index in the dataset of sample i of the shard.
 //
 // Example
 //   const ShardPositions positions(5, {.num_shards = 4, .shard = 2, .mode = ShardIndexingMode::kChunked});

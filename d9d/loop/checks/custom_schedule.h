@@ -22,8 +22,8 @@ void refuse_two_schedules(const std::optional<PipelineSchedule>& own, const Pipe
 // of the last forward.
 [[nodiscard]] PipelineSchedule as_trained(const PipelineSchedule& given, std::int64_t num_ranks);
 
-// Collective over `ranks`. Builds the schedule's program and compares it: ranks with the same number of microbatches must
-// have the same one, otherwise all throw ConfigError. Throws StateError if a rank compares transfers at this point
+// Collective over `ranks`. Builds the schedule's program and compares it: ranks with the same number of microbatches
+// must have the same one, otherwise all throw ConfigError. Throws StateError if a rank compares transfers at this point
 // instead, as one does that has checked its number before.
 void check_equal_order(const DeviceMesh& ranks, const PipelineSchedule& schedule, std::int64_t num_pipeline_ranks,
                        std::int64_t num_microbatches);

@@ -206,8 +206,8 @@ struct TimeoutConfig {
 // Runs each forward and each backward as a CUDA graph, for steps whose kernels are so short that launches limit their
 // speed. Graphs serve microbatches of one kind: the same names, shapes, dtypes and host values in what the task built,
 // and the same parameters that already have gradients. Other microbatches run eagerly. Results are the same numbers.
-// Needs one device per rank and mesh degrees of 1 other than data_parallel_replicate and pipeline_parallel. The kinds of
-// a model in several stages are kinds of steps, given by all microbatches of a step in order.
+// Needs one device per rank and mesh degrees of 1 other than data_parallel_replicate and pipeline_parallel. The kinds
+// of a model in several stages are kinds of steps, given by all microbatches of a step in order.
 //
 // Host code of a task, its model and their hooks in forward and loss runs at the capture but not in a replay. It must
 // therefore read no device value, and only inputs, shared and state may decide what the device does. Waiting for the
