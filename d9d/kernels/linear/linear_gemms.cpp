@@ -90,7 +90,8 @@ std::vector<at::Tensor> linears_bias_gradients(std::span<const at::Tensor> grads
   const auto joined = [&](std::size_t i) { return follows_in_columns(grads[i], grads[i + 1]); };
   for (const Run run : runs(grads.size(), joined)) {
     const auto& place = places[run.first];
-    const at::ScalarType dtype = (place ? place->tensor : grads[run.first]).scalar_type();
+    // On a GPU wider places get sums that are not rounded, as they get products; on a CPU they get LibTorch's.
+    const at::ScalarType dtype = (place && grads[run.first].is_cuda() ? place->tensor : grads[run.first]).scalar_type();
     const at::Tensor sums = joined_columns(grads.subspan(run.first, run.count)).sum(0, /*keepdim=*/false, dtype);
     std::int64_t first = 0;
     for (std::size_t i = run.first; i < run.first + run.count; ++i) {

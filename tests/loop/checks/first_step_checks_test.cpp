@@ -298,7 +298,8 @@ TEST(ErrorsOfAStep, Name_module_and_microbatch) {
     ADD_FAILURE() << "expected an error";
   } catch (const c10::Error& error) {
     EXPECT_EQ(error_line(error),
-              "mat1 and mat2 shapes cannot be multiplied (2x1 and 2x3) (in first, microbatch 1 of step 1)");
+              "[kernels::linear] expected x [..., in] and a weight [out, in] of one dtype and device, got [2, 1] Double on "
+              "cpu and [3, 2] Double on cpu. Make them agree. (in first, microbatch 1 of step 1)");
   }
 }
 
