@@ -297,9 +297,10 @@ TEST(ErrorsOfAStep, Name_module_and_microbatch) {
     job.train();
     ADD_FAILURE() << "expected an error";
   } catch (const std::exception& error) {
-    EXPECT_EQ(error_line(error),
-              "[kernels::linear] expected x [..., in] and a weight [out, in] of one dtype and device, got [2, 1] Double on "
-              "cpu and [3, 2] Double on cpu. Make them agree. (in first, microbatch 1 of step 1)");
+    EXPECT_EQ(
+        error_line(error),
+        "[kernels::linear] expected x [..., in] and a weight [out, in] of one dtype and device, got [2, 1] Double on "
+        "cpu and [3, 2] Double on cpu. Make them agree. (in first, microbatch 1 of step 1)");
   }
 }
 
