@@ -65,15 +65,23 @@ template <class Parameters>
           .ties_word_embeddings = parameters.tie_word_embeddings};
 }
 
-// The attention configuration in a layer record of any family: causal, with normalised queries and keys.
+// The sizes of causal attention in a layer record of any family.
 template <class LayerParameters>
-[[nodiscard]] GroupedQueryAttentionConfig qk_norm_attention_config(const LayerParameters& layer) {
+[[nodiscard]] GroupedQueryAttentionConfig attention_config(const LayerParameters& layer) {
   return {.hidden_size = layer.hidden_size,
           .num_attention_heads = layer.num_attention_heads,
           .num_key_value_heads = layer.num_key_value_heads,
           .head_dim = layer.head_dim,
-          .qk_norm_eps = layer.rms_norm_eps,
+          .qk_norm_eps = std::nullopt,
           .sdpa_backend = layer.sdpa_backend};
+}
+
+// The same with normalised queries and keys.
+template <class LayerParameters>
+[[nodiscard]] GroupedQueryAttentionConfig qk_norm_attention_config(const LayerParameters& layer) {
+  GroupedQueryAttentionConfig config = attention_config(layer);
+  config.qk_norm_eps = layer.rms_norm_eps;
+  return config;
 }
 
 // Children: embed_tokens (first stage, and a last one whose head is tied to it), layers.<global index>, rope_provider,

@@ -1,23 +1,11 @@
 #include "d9d/models/llama3/model.h"
 
 namespace d9d {
-namespace {
-
-GroupedQueryAttentionConfig llama3_attention_config(const DenseLayerParameters& layer) {
-  return {.hidden_size = layer.hidden_size,
-          .num_attention_heads = layer.num_attention_heads,
-          .num_key_value_heads = layer.num_key_value_heads,
-          .head_dim = layer.head_dim,
-          .qk_norm_eps = std::nullopt,
-          .sdpa_backend = layer.sdpa_backend};
-}
-
-}  // namespace
 
 Llama3Layer::Llama3Layer(const DenseLayerParameters& parameters)
     : input_layernorm(
           register_module<RMSNorm>("input_layernorm", RMSNormConfig{parameters.hidden_size, parameters.rms_norm_eps})),
-      self_attn(register_module<GroupedQueryAttention>("self_attn", llama3_attention_config(parameters))),
+      self_attn(register_module<GroupedQueryAttention>("self_attn", attention_config(parameters))),
       post_attention_layernorm(register_module<RMSNorm>(
           "post_attention_layernorm", RMSNormConfig{parameters.hidden_size, parameters.rms_norm_eps})),
       mlp(register_module<SwiGLU>("mlp", SwiGLUConfig{parameters.hidden_size, parameters.intermediate_size})) {}

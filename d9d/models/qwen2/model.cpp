@@ -4,13 +4,9 @@ namespace d9d {
 namespace {
 
 GroupedQueryAttentionConfig qwen2_attention_config(const DenseLayerParameters& layer) {
-  return {.hidden_size = layer.hidden_size,
-          .num_attention_heads = layer.num_attention_heads,
-          .num_key_value_heads = layer.num_key_value_heads,
-          .head_dim = layer.head_dim,
-          .qk_norm_eps = std::nullopt,
-          .has_qkv_bias = true,
-          .sdpa_backend = layer.sdpa_backend};
+  GroupedQueryAttentionConfig config = attention_config(layer);
+  config.has_qkv_bias = true;
+  return config;
 }
 
 }  // namespace
