@@ -127,15 +127,15 @@ void FsdpRuntime::set_gradient_dtype(std::optional<Dtype> dtype) {
 }
 
 void FsdpRuntime::begin_pass(const StagePass& pass) {
-  pass_ = pass;
   flow_.begin(pass);
   if (pass.kind != StagePassKind::kBackward) return order_.begin_microbatch();
   if (pass.part != BackwardPart::kWeight) order_.resume(pass.microbatch);
 }
 
 void FsdpRuntime::end_pass() {
-  if (pass_.kind == StagePassKind::kForward) return order_.pause(pass_.microbatch);
-  pass_.part == BackwardPart::kWeight ? flow_.reduce_waiting(/*all=*/true) : end_calls();
+  const StagePass& pass = flow_.pass();
+  if (pass.kind == StagePassKind::kForward) return order_.pause(pass.microbatch);
+  pass.part == BackwardPart::kWeight ? flow_.reduce_waiting(/*all=*/true) : end_calls();
   flow_.reduce_rest();
 }
 

@@ -112,7 +112,6 @@ class FsdpRuntime final : public GradientReduction,
   FsdpUnits units_;
   std::vector<bool> in_backward_;  // of each unit
   ShardExchanges exchanges_;
-  StagePass pass_ = {.is_last = true};  // that runs, or ran last
   UnitOrder order_;
   OrderPrint print_;  // of the communication in this step
   UnitGathers gathers_{units_, exchanges_, print_};

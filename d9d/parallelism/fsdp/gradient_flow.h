@@ -41,6 +41,7 @@ class GradientFlow {
   void open_slots(const std::optional<Logger>& log);
 
   void begin(const StagePass& pass);
+  [[nodiscard]] const StagePass& pass() const { return pass_; }  // that runs, or ran last
   void use(std::size_t unit) { uses_[unit] = {.in_step = true, .owes_reduction = true}; }
   // Slots are taken where a backward begins and not when a gradient is computed, so that all ranks take slots for the
   // same units. The memory of a gradient decides how it is reduced (ShardReduce), which must be the same on all ranks.
@@ -82,11 +83,11 @@ class GradientFlow {
   at::Device device_ = at::kCPU;
   std::vector<Use> uses_;  // of each unit
   std::optional<SideStream> stream_;
-  OrderPrint last_;                     // of the reductions in the last microbatch, which replicas share
-  StagePass pass_ = {.is_last = true};  // that runs, or ran last
-  std::size_t num_waiting_ = 0;         // units that a second half has yet to reduce: the first ones
-  GradientSlots slots_;                 // a unit has a slot from the beginning of its backward to its reduction
-  StreamEvent reduced_;                 // the end of the last reduction
+  OrderPrint last_;  // of the reductions in the last microbatch, which replicas share
+  StagePass pass_ = {.is_last = true};
+  std::size_t num_waiting_ = 0;  // units that a second half has yet to reduce: the first ones
+  GradientSlots slots_;          // a unit has a slot from the beginning of its backward to its reduction
+  StreamEvent reduced_;          // the end of the last reduction
   at::Tensor disagreement_;
   std::int64_t num_reductions_ = 0;
 };
