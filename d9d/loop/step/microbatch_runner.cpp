@@ -15,10 +15,9 @@
 namespace d9d {
 namespace {
 
-// With graphs the microbatches of a model in one stage run one by one (train_pack.h), which a custom schedule need not
-// allow.
+// A custom schedule need not allow a program of a single microbatch.
 PipelineSchedule run_schedule(const TrainingJob& job) {
-  const bool is_by_one = job.config.cuda_graph && job.placement.num_stages() == 1;
+  const bool is_by_one = runs_one_by_one(job.placement, job.config.cuda_graph.has_value());
   return is_by_one ? schedule_of(GPipeScheduleConfig{}) : job.pipeline_schedule;
 }
 

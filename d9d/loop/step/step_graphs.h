@@ -7,7 +7,7 @@
 //
 // Example
 //   StepGraphs graphs(config, cuda_graphs(device), device, *job.module);
-//   StepGraph* const graph = graphs.begin(run, gradients.received());      // null: this run is eager
+//   StepGraph* const graph = graphs.begin(run, {gradients.received()});    // null: this run is eager
 //   executor.run(stages, run.size(), graph == nullptr ? nullptr : &*graph->program);
 //   graphs.end_step();                                                      // after the last run of a step
 #pragma once

@@ -22,17 +22,16 @@ void run_microbatches(PipelineExecutor& executor, const std::vector<PipelineStag
 
 }  // namespace
 
-// With graphs the microbatches of a model in one stage are run one by one, each by the graphs of its own kind.
 void train_pack(PipelineExecutor& executor, const std::vector<PipelineStage*>& stages, StepMicrobatches& step,
                 StepGraphs* graphs) {
   step.losses.assign(step.pack.size(), {});
-  if (graphs == nullptr || executor.placement().num_stages() > 1) {
-    run_microbatches(executor, stages, step, graphs, 0, step.pack.size());
-  } else {
+  if (runs_one_by_one(executor.placement(), graphs != nullptr)) {
     for (std::size_t i = 0; i < step.pack.size(); ++i) {
       run_microbatches(executor, stages, step, graphs, i, 1);
       step.pack[i]->drop_inputs();
     }
+  } else {
+    run_microbatches(executor, stages, step, graphs, 0, step.pack.size());
   }
   if (graphs != nullptr) graphs->end_step();
 }

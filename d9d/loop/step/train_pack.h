@@ -13,6 +13,11 @@
 
 namespace d9d {
 
+// Whether microbatches run one by one, each by the graphs of its own kind: with graphs, those of a model in one stage.
+[[nodiscard]] inline bool runs_one_by_one(const StagePlacement& placement, bool has_graphs) {
+  return has_graphs && placement.num_stages() == 1;
+}
+
 // Collective over the ranks of a pipeline. stages: those of the executor, which use `step`. graphs: null if everything
 // is eager.
 void train_pack(PipelineExecutor& executor, const std::vector<PipelineStage*>& stages, StepMicrobatches& step,
