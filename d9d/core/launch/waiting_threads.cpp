@@ -1,7 +1,9 @@
 #include "d9d/core/launch/waiting_threads.h"
 
 #include <dlfcn.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
@@ -51,6 +53,12 @@ CoreUse use_since(const std::map<std::string, CoreUse>& before, const std::map<s
   return use;
 }
 
+int num_usable_cores() {
+  cpu_set_t cores;
+  if (::sched_getaffinity(0, sizeof(cores), &cores) == 0) return CPU_COUNT(&cores);
+  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));  // more cores than such a set holds
+}
+
 // The function by which compiled code opens a parallel region; null: operators use another library.
 using OpenRegion = void (*)(void (*body)(void*), void* data, unsigned num_threads, unsigned flags);
 OpenRegion open_region() { return reinterpret_cast<OpenRegion>(::dlsym(RTLD_DEFAULT, "GOMP_parallel")); }
@@ -61,10 +69,14 @@ bool CrowdedCores::measure(const CoreUse& use, std::chrono::nanoseconds period) 
   // In a job that has its cores to itself, threads wait for a core 0.1 to 3 % of their time; beside another job, 30 %
   // and more.
   constexpr double kTaken = 0.1, kFree = 0.03;
+  // Alone, a process with more busy threads than cores runs on 95 to 100 % of them.
+  constexpr double kOwn = 0.8;
   constexpr int kFreeInARow = 6;  // so that a momentary change does not start spinning
   const auto total = use.running + use.waiting;
   if (4 * total < period) return are_taken_;  // less than a quarter of a core says nothing
-  const double share = static_cast<double>(use.waiting.count()) / static_cast<double>(total.count());
+  const bool has_cores =
+      static_cast<double>(use.running.count()) > kOwn * num_cores_ * static_cast<double>(period.count());
+  const double share = has_cores ? 0 : static_cast<double>(use.waiting.count()) / static_cast<double>(total.count());
   num_free_ = share < kFree ? num_free_ + 1 : 0;
   if (share > kTaken) are_taken_ = true;
   if (num_free_ >= kFreeInARow) are_taken_ = false;
@@ -127,7 +139,7 @@ class WaitingThreads::Watch {
     std::unique_lock lock(mutex);
     std::condition_variable_any stopped;
     std::map<std::string, CoreUse> before = use_by_thread();
-    CrowdedCores cores;
+    CrowdedCores cores(num_usable_cores());
     for (std::chrono::milliseconds pause = kFirstPeriod;; pause = kPeriod) {
       const Clock::time_point begin = Clock::now();
       stopped.wait_for(lock, stop, pause, [] { return false; });
