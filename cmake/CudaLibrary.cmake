@@ -25,7 +25,10 @@ function(d9d_opened_library name)
     INSTALL_RPATH "${D9D_TORCH_LIB};${D9D_CUDA_WHEEL_LIB};${folders}")
   target_include_directories(${name} SYSTEM PRIVATE ${headers} "${D9D_SITE_PACKAGES}/include" ${D9D_CUDA_HEADERS})
   target_link_libraries(${name} PRIVATE d9d_options d9d::cudart)
-  add_dependencies(d9d_core ${name})  # whoever builds a program gets it
+  # Whoever builds a program gets it, but not who builds one of our own where no GPU could run it: `make build` has all.
+  if(EXISTS /dev/nvidiactl OR NOT PROJECT_IS_TOP_LEVEL)
+    add_dependencies(d9d_core ${name})
+  endif()
 endfunction()
 
 # Each file beside the header that declares it: core/<folder>/cuda_plugin/, kernels/<op>/cuda_plugin/.

@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include <ATen/core/grad_mode.h>
+
 #include "d9d/base/check.h"
 #include "d9d/base/io/posix.h"
 #include "d9d/checkpoint/manifest.h"

@@ -5,6 +5,7 @@
 #include <span>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "d9d/base/check.h"
 #include "d9d/base/io/atomic_file.h"

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
@@ -111,13 +112,13 @@ Plan plan_of(const StateMapper& mapper, const KnownState& state, std::int64_t ma
 }
 
 // Elements of an input that a unit needs.
-struct Wanted {
+struct WantedInput {
   std::string input;
   LocalBox box;
 };
 
-std::vector<Wanted> wanted_of(const ExportUnit& unit, const MappedGroup& group, const KnownState& state) {
-  std::vector<Wanted> wanted;
+std::vector<WantedInput> wanted_of(const ExportUnit& unit, const MappedGroup& group, const KnownState& state) {
+  std::vector<WantedInput> wanted;
   if (group.calls.empty()) {
     for (const TensorPart& part : group.outputs.at(unit.outputs[0]).parts) {
       wanted.push_back({.input = part.input, .box = part.source});
@@ -138,7 +139,7 @@ class Exchange {
 
   // Adds the elements that `unit` needs, for rank `writer` of the job, which writes it. All ranks make the same calls.
   void add(const ExportUnit& unit, std::int64_t writer) {
-    for (const Wanted& wanted : wanted_of(unit, plan_.group_of(unit), state_)) {
+    for (const WantedInput& wanted : wanted_of(unit, plan_.group_of(unit), state_)) {
       const KnownTensor& tensor = state_.at(wanted.input);
       at::Tensor values;
       if (job_.index() == writer) values = at::empty(wanted.box.sizes, options(tensor.spec.dtype));

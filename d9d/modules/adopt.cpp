@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
 #include "d9d/base/check.h"

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "d9d/base/check.h"

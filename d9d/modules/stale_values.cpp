@@ -1,6 +1,7 @@
 #include "d9d/modules/stale_values.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 namespace d9d {
 

@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/nn/modules/conv.h>
 
 #include "d9d/base/io/input_file.h"

@@ -2,6 +2,8 @@
 
 #include <memory>
 
+#include <ATen/core/grad_mode.h>
+
 #include "d9d/base/check.h"
 #include "d9d/core/autograd/deferred_gradients.h"
 #include "d9d/core/autograd/leaf_gradient.h"

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"

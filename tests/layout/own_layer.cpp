@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "d9d/core/autograd/checkpoint.h"
 #include "d9d/models/qwen3_dense/model.h"

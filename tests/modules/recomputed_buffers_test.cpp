@@ -1,6 +1,7 @@
 // Buffers that forward writes, under activation checkpointing: gradients and buffers are those of one run, or the
 // module is refused by name.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>

@@ -1,5 +1,6 @@
 // Whole optimisers on a GPU: they must equal those of the CPU, and their state can be saved and loaded.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "d9d/optim/adamw.h"

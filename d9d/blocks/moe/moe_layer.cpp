@@ -1,6 +1,7 @@
 #include "d9d/blocks/moe/moe_layer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "d9d/core/collectives/differentiable.h"
 #include "d9d/kernels/moe_permute/select_rows.h"

@@ -1,6 +1,7 @@
 #include "d9d/core/autograd/leaf_gradient.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/function.h>

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "d9d/base/check.h"
 #include "d9d/core/dtensor/box_intersection.h"

@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "d9d/core/offload/storage_memory.h"

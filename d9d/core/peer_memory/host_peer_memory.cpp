@@ -77,9 +77,9 @@ class HostPeerMemory final : public PeerMemory {
   }
 
   void wait_for(std::int64_t word, std::uint32_t value) const override {
-    constexpr std::chrono::milliseconds kPeriod{50};  // between two checks whether the group has failed
+    constexpr std::chrono::milliseconds kCheckPeriod{50};  // between two checks whether the group has failed
     std::unique_lock lock(shared_->mutex);
-    while (!shared_->raised.wait_for(lock, kPeriod, [&] { return shared_->is_raised(word, value); })) {
+    while (!shared_->raised.wait_for(lock, kCheckPeriod, [&] { return shared_->is_raised(word, value); })) {
       ranks_->throw_if_rank_is_gone();
     }
   }

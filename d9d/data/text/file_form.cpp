@@ -57,8 +57,8 @@ bool is_gzip(std::string_view bytes) {
 bool is_bzip2(std::string_view bytes) { return bytes.starts_with("BZh") && bytes.substr(4).starts_with("1AY&SY"); }
 
 bool is_tar(std::string_view bytes) {
-  constexpr std::size_t kMagic = 257;
-  return bytes.size() > kMagic && bytes.substr(kMagic).starts_with("ustar");
+  constexpr std::size_t kTarMagic = 257;
+  return bytes.size() > kTarMagic && bytes.substr(kTarMagic).starts_with("ustar");
 }
 
 // Detects ASCII characters with a zero byte after each (returns 0) or before each (returns 1).

@@ -63,7 +63,7 @@ void check_torch(const SdpaNeeds& needs, const char* source) {
 }
 
 // The choice for a preference that `source` states.
-struct Resolve {
+struct ResolveSdpa {
   const SdpaRequest& request;
   const char* source;
 
@@ -141,8 +141,8 @@ SdpaDevice sdpa_device_of(const at::Tensor& query) {
 
 SdpaChoice resolve_sdpa(const SdpaRequest& request) {
   const auto& [configured, environment] = request.preferences;
-  if (configured) return std::visit(Resolve{request, "the configuration"}, *configured);
-  if (environment) return std::visit(Resolve{request, "D9D_BACKEND_AUTO_SDPA"}, *environment);
+  if (configured) return std::visit(ResolveSdpa{request, "the configuration"}, *configured);
+  if (environment) return std::visit(ResolveSdpa{request, "D9D_BACKEND_AUTO_SDPA"}, *environment);
   return fastest(request.needs, request.device);
 }
 

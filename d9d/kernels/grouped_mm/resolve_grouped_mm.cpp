@@ -22,7 +22,7 @@ GroupedMMChoice choice_of_device(const GroupedMMRequest& request) {
 }
 
 // The choice for a preference that `source` states.
-struct Resolve {
+struct ResolveGroupedMM {
   const GroupedMMRequest& request;
   const char* source;
 
@@ -56,8 +56,9 @@ GroupedMMRequest grouped_mm_request(c10::Device device) {
 }
 
 GroupedMMChoice resolve_grouped_mm(const GroupedMMRequest& request) {
-  if (request.configured) return std::visit(Resolve{request, "the configuration"}, *request.configured);
-  if (request.environment) return std::visit(Resolve{request, "D9D_BACKEND_AUTO_GROUPED_MM"}, *request.environment);
+  if (request.configured) return std::visit(ResolveGroupedMM{request, "the configuration"}, *request.configured);
+  if (request.environment)
+    return std::visit(ResolveGroupedMM{request, "D9D_BACKEND_AUTO_GROUPED_MM"}, *request.environment);
   return choice_of_device(request);
 }
 

@@ -1,6 +1,7 @@
 #include "d9d/kernels/router/expert_counts.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 

@@ -3,6 +3,7 @@
 #include <array>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/kernels/common/first_order.h"

@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "d9d/kernels/stochastic/copy_stochastic_impl.h"
 #include "d9d/kernels/stochastic/stochastic_rounding.h"

@@ -1,6 +1,7 @@
 #include "d9d/parallelism/fsdp/flat_group.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "d9d/base/check.h"
 #include "d9d/base/rounding.h"

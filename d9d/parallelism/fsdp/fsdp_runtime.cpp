@@ -1,6 +1,7 @@
 #include "d9d/parallelism/fsdp/fsdp_runtime.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "d9d/base/check.h"
 #include "d9d/core/dtype/scalar_type.h"

@@ -1,6 +1,7 @@
 #include "d9d/parallelism/fsdp/fsdp_unit.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "d9d/core/autograd/boundary.h"
 #include "d9d/core/autograd/checkpoint.h"

@@ -1,5 +1,6 @@
 #include "d9d/blocks/head/language_modelling_head.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

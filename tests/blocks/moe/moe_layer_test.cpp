@@ -1,6 +1,7 @@
 // Compares mixtures of experts with those of transformers, and tests their counts and load balancing.
 #include "d9d/blocks/moe/moe_layer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "d9d/core/autograd/checkpoint.h"

@@ -2,6 +2,7 @@
 // train afterwards.
 #include "d9d/loop/language_model/staged_decoder.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

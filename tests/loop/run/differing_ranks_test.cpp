@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>

@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 
 #include "d9d/base/check.h"

@@ -2,6 +2,7 @@
 // continue bit for bit after a stop.
 #include <filesystem>
 
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "d9d/loop/task/shard_over_data.h"

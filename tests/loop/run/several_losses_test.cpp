@@ -2,6 +2,7 @@
 // the undivided step.
 #include <cmath>
 
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "d9d/loop/run/trainer.h"

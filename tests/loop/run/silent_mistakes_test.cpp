@@ -1,4 +1,5 @@
 // Mistakes of a program that would give wrong numbers without any message.
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>

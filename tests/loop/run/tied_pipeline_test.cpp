@@ -2,6 +2,7 @@
 // losses, norms, parameters. Both copies stay equal bit for bit, and are saved, exported and counted once.
 #include <filesystem>
 
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
 #include "d9d/loop/run/trainer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>

@@ -1,4 +1,5 @@
 // The custom optimiser of docs/own_model.md that needs whole matrices trains as on one rank, whatever the layout.
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "d9d/core/dtensor/redistribute.h"

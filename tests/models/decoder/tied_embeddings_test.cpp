@@ -1,6 +1,7 @@
 // The first loss of a model whose head is its embedding.
 #include <cmath>
 
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "d9d/models/decoder/decoder_with_head.h"

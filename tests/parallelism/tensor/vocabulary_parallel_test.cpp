@@ -1,5 +1,6 @@
 // Embedding and head over ranks that each hold some rows of every split, compared with one rank.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -13,6 +13,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/Event.h>
 #include <gmock/gmock.h>
 

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "d9d/base/check.h"
 #include "d9d/core/communicator/operation.h"
