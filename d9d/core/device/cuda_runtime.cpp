@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/autograd/checkpoint.h"
 
 namespace d9d {
 namespace {
@@ -29,6 +30,7 @@ bool load() {
       at::globalContext().hasCUDA(), StateError, "[core::load_cuda] expected LibTorch to see the ", num_devices,
       " CUDA devices of the driver, got none. Call load_cuda() before anything asks LibTorch about CUDA, and check "
       "that the driver supports the CUDA version of the torch wheel.");
+  install_checkpoint_engine();  // LibTorch starts the threads of devices for the first engine that runs a backward
   return true;
 }
 

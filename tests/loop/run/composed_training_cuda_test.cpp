@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "d9d/core/autograd/checkpoint.h"
 
 #include "tests/loop/run/pipeline_job.h"
 #include "tests/support/gpu_test.h"
@@ -18,13 +17,6 @@ using pipeline::PipelineJob;
 using pipeline::Rows;
 using pipeline::train;
 using pipeline::Trained;
-
-// Must precede any backward of the program, as launch() ensures.
-class InstallCheckpointEngine : public ::testing::Environment {
-  void SetUp() override { install_checkpoint_engine(); }
-};
-const ::testing::Environment* const kInstallCheckpointEngine =
-    ::testing::AddGlobalTestEnvironment(new InstallCheckpointEngine);
 
 class ComposedTrainingCuda : public GpuTest {
  protected:

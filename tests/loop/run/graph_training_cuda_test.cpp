@@ -6,7 +6,6 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <gmock/gmock.h>
 
-#include "d9d/core/autograd/checkpoint.h"
 #include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/data/pack/as_pack_stream.h"
 #include "d9d/loop/language_model/auto_providers.h"
@@ -184,13 +183,6 @@ struct Job {
   AutoLRSchedulerProvider lr_scheduler{PiecewiseConfig{
       .initial_multiplier = 1.0, .phases = {RestPhaseConfig{.target_multiplier = 0.5, .curve = LinearCurveConfig{}}}}};
 };
-
-// Must precede any backward of the program, as launch() ensures.
-class InstallCheckpointEngine : public ::testing::Environment {
-  void SetUp() override { install_checkpoint_engine(); }
-};
-const ::testing::Environment* const kInstallCheckpointEngine =
-    ::testing::AddGlobalTestEnvironment(new InstallCheckpointEngine);
 
 class GraphTrainingCuda : public test::CudaTest {
  protected:
