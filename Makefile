@@ -16,8 +16,9 @@ configure: bootstrap
 	@mkdir -p build
 	@cmake --preset $(PRESET) >$(BUILD)-configure.log 2>&1 || { cat $(BUILD)-configure.log; exit 1; }
 
-build: configure  ## Configure and build everything
-	@cmake --build $(BUILD) --parallel $(JOBS)
+build: configure  ## Configure and build everything; CUDA kernels where a GPU is, or with PRESET=cuda
+	@cmake --build $(BUILD) --parallel $(JOBS) \
+	  --target $(if $(wildcard /dev/nvidiactl)$(filter cuda,$(PRESET)),all,d9d_without_gpu)
 
 run: configure  ## Train the example Qwen3-MoE on text found on this machine, export it, sample from it; builds that much
 	@cmake --build $(BUILD) --parallel $(JOBS) --target qwen3_moe_pretrain
@@ -30,6 +31,7 @@ test-full: bootstrap  ## All matrices, sanitizers, long fuzzing; writes its summ
 	@tools/test_full
 
 gpu-bundle: build  ## Pack what tests GPUs for a machine without a compiler; tools/gpu_bundle says how to run it there
+	@cmake --build $(BUILD) --parallel $(JOBS) --target d9d_cuda d9d_cudnn
 	@tools/gpu_bundle $(BUILD)
 
 lint:  ## Format, include graph, headers alone, file length, forbidden words, links of pages

@@ -1,13 +1,10 @@
 # CUDA kernels, where nvcc of the wheel's CUDA line is found; a CPU-only build elsewhere.
 #
 # Programs link the CPU half of LibTorch only (start-up 0.25 s instead of 0.38 s); d9d::load_cuda() brings the other half in
-# when a device is asked for. So a kernel file may need cudart, which libtorch_cpu loads anyway, and nothing else of CUDA:
-#
-#   d9d/kernels/rope/rope_kernel.cu      torch-free kernels and their launchers; takes the stream as an argument
-#   d9d/kernels/rope/no_cuda.cpp         the same launchers for a build without nvcc: each throws ConfigError
+# when a device is asked for. Kernels (d9d/**/*_kernel.cu) are in a library that is opened then (cmake/CudaLibrary.cmake).
 #
 # Input:   D9D_CUDA               ON, OFF (default: ON where a suitable nvcc is found)
-# Output:  d9d::cudart            the wheel's CUDA runtime, for libraries with .cu files
+# Output:  d9d::cudart            the wheel's CUDA runtime, for programs with .cu files
 #          D9D_CUDA_HEADERS       the wheel's headers of CUDA and, after them, the toolkit's: no wheel has crt/
 #          D9D_MISSING_FEATURES   gets `cuda` in a CPU-only build
 

@@ -1,6 +1,6 @@
 # What is opened by the program when a device is there (docs/decisions/0002-load-cuda-late.md):
 #
-#   libd9d_cuda.so    what needs the CUDA half of LibTorch, or cuBLAS
+#   libd9d_cuda.so    this library's kernels, and what needs the CUDA half of LibTorch, or cuBLAS
 #   libd9d_cudnn.so   what needs cuDNN, and not LibTorch
 #
 # They stand beside the programs of this build; installed programs find them on the RPATH that d9d::core brings.
@@ -25,18 +25,20 @@ function(d9d_opened_library name)
     INSTALL_RPATH "${D9D_TORCH_LIB};${D9D_CUDA_WHEEL_LIB};${folders}")
   target_include_directories(${name} SYSTEM PRIVATE ${headers} "${D9D_SITE_PACKAGES}/include" ${D9D_CUDA_HEADERS})
   target_link_libraries(${name} PRIVATE d9d_options d9d::cudart)
-  # Whoever builds a program gets it, but not who builds one of our own where no GPU could run it: `make build` has all.
+  # Whoever builds a program gets it, but for a program of this repository on a machine without a GPU: it is compiled when
+  # everything is, or asked for.
   if(EXISTS /dev/nvidiactl OR NOT PROJECT_IS_TOP_LEVEL)
     add_dependencies(d9d_core ${name})
   endif()
 endfunction()
 
-# Each file beside the header that declares it: core/<folder>/cuda_plugin/, kernels/<op>/cuda_plugin/.
+# Each file beside the header that declares it: *.cu, core/<folder>/cuda_plugin/, kernels/<op>/cuda_plugin/.
 file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/d9d/core/*.cpp" "${PROJECT_SOURCE_DIR}/d9d/kernels/*.cpp")
 list(FILTER cuda_sources INCLUDE REGEX "/cuda_plugin/[^/]+$")
-d9d_opened_library(d9d_cuda SOURCES ${cuda_sources} WHEELS nccl)
+file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/d9d/*.cu")
+d9d_opened_library(d9d_cuda SOURCES ${cuda_sources} ${kernel_sources} WHEELS nccl)
 target_compile_definitions(d9d_cuda PRIVATE USE_C10D_NCCL)
-target_link_libraries(d9d_cuda PRIVATE d9d::torch_cpu "${D9D_TORCH_LIB}/libtorch_cuda.so" "${D9D_TORCH_LIB}/libc10_cuda.so"
+target_link_libraries(d9d_cuda PRIVATE d9d_base d9d::torch_cpu "${D9D_TORCH_LIB}/libtorch_cuda.so" "${D9D_TORCH_LIB}/libc10_cuda.so"
   "${D9D_CUDA_WHEEL_LIB}/libcublasLt.so.13")
 
 file(GLOB cudnn_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/d9d/kernels/*/cudnn_plugin/*.cpp")

@@ -25,7 +25,7 @@ add_custom_target(d9d_installed DEPENDS ${D9D_LIBRARIES})
 set(D9D_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/d9d")
 install(TARGETS d9d ${D9D_LIBRARIES} EXPORT d9dTargets)
 if(TARGET d9d_cuda)
-  install(TARGETS d9d_cuda d9d_cudnn LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")  # opened by name, never linked
+  install(TARGETS d9d_cuda d9d_cudnn LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" OPTIONAL)  # opened by name, never linked
   add_dependencies(d9d_installed d9d_cuda d9d_cudnn)
 endif()
 if(TARGET d9d_arrow)

@@ -12,11 +12,11 @@
 #include <torch/headeronly/version.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/device/cuda_library.h"
 #include "d9d/core/device/cuda_runtime.h"
 #include "d9d/core/device/torch_version.h"
 #include "d9d/core/launch/launch.h"
 #include "d9d/kernels/attention/scaled_dot_product_attention.h"
-#include "d9d/kernels/common/built_with_cuda.h"
 #include "d9d/kernels/common/cpu_loops.h"
 #include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/grouped_mm/grouped_mm.h"
@@ -52,8 +52,7 @@ std::string driver_version() {
 
 void print_build() {
   std::cout << "d9d " << D9D_VERSION << ", " << D9D_BUILD_TYPE << ", g++ " << __VERSION__ << ", CUDA kernels "
-            << (d9d::kernels::detail::is_built_with_cuda() ? "for compute capability 9.0" : "not built (no nvcc)")
-            << '\n'
+            << (d9d::is_built_with_cuda() ? "for compute capability 9.0" : "not built (no nvcc)") << '\n'
             << "LibTorch " << d9d::running_versions().torch << " (built against " << TORCH_VERSION << ")\n";
 }
 
@@ -91,7 +90,7 @@ void print_elementwise(at::Device device, at::ScalarType dtype) {
   const std::string family = cat("operators of this library, ", dtype);
   if (detail::has_cuda_kernels(tensor)) return print_row(family, "own CUDA", "compute capability 9");
   if (detail::has_cpu_loops(tensor)) return print_row(family, "own CPU loops", "float, double or bfloat16 on the CPU");
-  const bool is_missing = device.is_cuda() && !detail::is_built_with_cuda();
+  const bool is_missing = device.is_cuda() && !d9d::is_built_with_cuda();
   print_row(family, "ATen",
             device.is_cpu() ? "no CPU loops for this type"
                             : (is_missing ? "built without nvcc" : "own kernels need compute capability 9"));

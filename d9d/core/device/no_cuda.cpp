@@ -10,6 +10,8 @@ MakeDeviceGraph cuda_graphs(c10::Device device) {
                         ", got one without. Configure with -DD9D_CUDA=ON."));
 }
 
+bool is_built_with_cuda() { return false; }
+
 void* cuda_library_symbol(const char* name) {
   throw ConfigError(cat("[core::cuda_library] expected a build with nvcc for ", name,
                         ", got one without. Configure with -DD9D_CUDA=ON."));

@@ -9,6 +9,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/philox.h"
+#include "d9d/core/device/cuda_library.h"
 #include "d9d/core/device/cuda_runtime.h"
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/core/dtype/scalar_type.h"
@@ -67,8 +68,7 @@ bool fill_on_device(const at::Tensor& local, const ElementWindow& window, Random
   const auto known = find_dtype(dtype);
   const bool is_mask = kind == detail::RandomKind::kBernoulli;
   if (!local.is_cuda() || !local.is_contiguous() || local.dim() > detail::FillRandomArgs::kMaxDims ||
-      (is_mask ? dtype != at::kBool : !known.has_value()) || !detail::has_fill_random_kernel() ||
-      !is_hopper(local.device())) {
+      (is_mask ? dtype != at::kBool : !known.has_value()) || !is_built_with_cuda() || !is_hopper(local.device())) {
     return false;
   }
   D9D_ASSERT(window.global_shape.size() == static_cast<std::size_t>(local.dim()), "window of another rank");

@@ -68,9 +68,7 @@ void launch(const FillRandomArgs& args, CUstream_st* stream) {
 
 }  // namespace
 
-bool has_fill_random_kernel() { return true; }
-
-void launch_fill_random(const FillRandomArgs& args, CUstream_st* stream) {
+void d9d_launch_fill_random(const FillRandomArgs& args, CUstream_st* stream) {
   if (args.numel == 0) return;
   if (args.kind == RandomKind::kBernoulli) {
     launch<bool>(args, stream);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "d9d/base/dtype.h"
+#include "d9d/core/device/cuda_function.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -28,9 +29,8 @@ struct FillRandomArgs {
   std::uint64_t step = 0;
 };
 
-// False in a build without nvcc.
-[[nodiscard]] bool has_fill_random_kernel();
 // Launches the kernel asynchronously. For GPUs of compute capability 9.
-void launch_fill_random(const FillRandomArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_fill_random(const FillRandomArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_fill_random", decltype(d9d_launch_fill_random)> launch_fill_random;
 
 }  // namespace d9d::detail

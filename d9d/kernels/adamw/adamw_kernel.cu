@@ -158,14 +158,14 @@ void with_float_or_bfloat16(Dtype dtype, const Function& function) {
 
 }  // namespace
 
-std::int64_t adamw_pack_size(const AdamWVariant& variant) {
+std::int64_t d9d_adamw_pack_size(const AdamWVariant& variant) {
   return variant.moments == Dtype::kBFloat16 ? kPack<__nv_bfloat16> : kPack<float>;
 }
-std::int64_t adamw_chunk_size(const AdamWVariant& variant) {
-  return adamw_pack_size(variant) * kBlock * kPacksPerThread;
+std::int64_t d9d_adamw_chunk_size(const AdamWVariant& variant) {
+  return d9d_adamw_pack_size(variant) * kBlock * kPacksPerThread;
 }
 
-void launch_adamw(const AdamWVariant& variant, const AdamWArgs& args, cudaStream_t stream) {
+void d9d_launch_adamw(const AdamWVariant& variant, const AdamWArgs& args, cudaStream_t stream) {
   with_float_or_bfloat16(variant.grad, [&]<class G>(Element<G>) {
     if (variant.rounds_stochastically) {
       with_float_or_bfloat16(variant.moments, [&]<class S>(Element<S>) {

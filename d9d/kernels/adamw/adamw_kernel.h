@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "d9d/base/dtype.h"
+#include "d9d/core/device/cuda_function.h"
 #include "d9d/core/rng/random_stream.h"
 #include "d9d/kernels/common/tensor_chunks.h"
 #include "d9d/kernels/stochastic/noise_layout.h"
@@ -57,10 +58,13 @@ struct AdamWArgs {
 static_assert(sizeof(AdamWArgs) <= 32764);
 
 // Elements of a pack, the neighbours that a thread updates at a time.
-[[nodiscard]] std::int64_t adamw_pack_size(const AdamWVariant& variant);
-[[nodiscard]] std::int64_t adamw_chunk_size(const AdamWVariant& variant);
+extern "C" std::int64_t d9d_adamw_pack_size(const AdamWVariant& variant);
+inline constexpr CudaFunction<"d9d_adamw_pack_size", decltype(d9d_adamw_pack_size)> adamw_pack_size;
+extern "C" std::int64_t d9d_adamw_chunk_size(const AdamWVariant& variant);
+inline constexpr CudaFunction<"d9d_adamw_chunk_size", decltype(d9d_adamw_chunk_size)> adamw_chunk_size;
 
 // Updates all tensors of args, at least one, in one launch. Changes nothing if *grad_scale or grad_factor is NaN.
-void launch_adamw(const AdamWVariant& variant, const AdamWArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_adamw(const AdamWVariant& variant, const AdamWArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_adamw", decltype(d9d_launch_adamw)> launch_adamw;
 
 }  // namespace d9d::kernels::detail

@@ -61,12 +61,12 @@ __global__ void __launch_bounds__(kBlock) sink_gradient(const SinkGradientArgs a
 
 }  // namespace
 
-void launch_packed_offsets(const PackedOffsetsArgs& args, CUstream_st* stream) {
+void d9d_launch_packed_offsets(const PackedOffsetsArgs& args, CUstream_st* stream) {
   launch_pdl(packed_offsets, {num_blocks(args.num_offered + 1, kBlock), kBlock}, stream, args);
   check_launch("attention");
 }
 
-void launch_sink_gradient(const SinkGradientArgs& args, CUstream_st* stream) {
+void d9d_launch_sink_gradient(const SinkGradientArgs& args, CUstream_st* stream) {
   const auto num_chunks = (args.num_rows + args.rows_per_chunk - 1) / args.rows_per_chunk;
   const Grid grid{static_cast<unsigned>(num_chunks * args.num_heads), kBlock};
   if (args.dtype == Dtype::kBFloat16) {

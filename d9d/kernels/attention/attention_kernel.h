@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "d9d/base/dtype.h"
+#include "d9d/core/device/cuda_function.h"
 
 struct CUstream_st;
 
@@ -23,7 +24,8 @@ struct PackedOffsetsArgs {
   int num_tensors = 0;
   std::array<std::int64_t, kMaxTensors> strides = {};
 };
-void launch_packed_offsets(const PackedOffsetsArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_packed_offsets(const PackedOffsetsArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_packed_offsets", decltype(d9d_launch_packed_offsets)> launch_packed_offsets;
 
 // partial[c, h] = sum over the rows of chunk c of exp(sinks[h] - logsumexp) * (grad_logsumexp - grad_out . out).
 // Legend   R rows (of all sequences), H heads, D features (a multiple of 8); chunk c has the rows r with
@@ -41,6 +43,7 @@ struct SinkGradientArgs {
   const float* sinks = nullptr;           // [H]
   float* partial = nullptr;               // [chunks, H]
 };
-void launch_sink_gradient(const SinkGradientArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_sink_gradient(const SinkGradientArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_sink_gradient", decltype(d9d_launch_sink_gradient)> launch_sink_gradient;
 
 }  // namespace d9d::kernels::detail

@@ -1,5 +1,4 @@
 #include "d9d/base/check.h"
-#include "d9d/kernels/attention/attention_kernel.h"
 #include "d9d/kernels/attention/fused_kernels.h"
 
 namespace d9d::kernels::detail {
@@ -8,12 +7,6 @@ namespace {
 constexpr const char* kNeedsCuda = "[kernels::attention] expected a build with CUDA. Build with nvcc on PATH.";
 
 }  // namespace
-
-void launch_packed_offsets(const PackedOffsetsArgs& /*args*/, CUstream_st* /*stream*/) {
-  throw ConfigError(kNeedsCuda);
-}
-
-void launch_sink_gradient(const SinkGradientArgs& /*args*/, CUstream_st* /*stream*/) { throw ConfigError(kNeedsCuda); }
 
 const char* cudnn_refusal(const FusedTensors& /*tensors*/, const FusedCall& /*call*/, bool /*has_sinks*/) {
   return "needs a build with CUDA";

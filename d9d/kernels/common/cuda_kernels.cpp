@@ -1,9 +1,9 @@
 #include "d9d/kernels/common/cuda_kernels.h"
 
 #include "d9d/base/check.h"
+#include "d9d/core/device/cuda_library.h"
 #include "d9d/core/device/cuda_runtime.h"
 #include "d9d/core/dtype/scalar_type.h"
-#include "d9d/kernels/common/built_with_cuda.h"
 
 namespace d9d::kernels::detail {
 

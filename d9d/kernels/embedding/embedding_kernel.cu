@@ -120,7 +120,7 @@ void start_aligned(const AddSortedRowsArgs& args, CUstream_st* stream) {
 
 }  // namespace
 
-void launch_add_sorted_rows(const AddSortedRowsArgs& args, CUstream_st* stream) {
+void d9d_launch_add_sorted_rows(const AddSortedRowsArgs& args, CUstream_st* stream) {
   if (args.num_rows == 0 || args.num_columns == 0) return;
   const bool are_sums_float = args.sums_dtype == Dtype::kFloat32, are_rows_float = args.rows_dtype == Dtype::kFloat32;
   if (are_sums_float) {

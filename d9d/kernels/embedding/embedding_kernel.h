@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "d9d/base/dtype.h"
+#include "d9d/core/device/cuda_function.h"
 
 struct CUstream_st;
 
@@ -28,6 +29,8 @@ struct AddSortedRowsArgs {
 // sums[ids[i]] += rows[order[i]]: the sum of the rows of an id is made in fp32, always in the same order, and added
 // with one rounding. Runs on the current device and `stream` without synchronising. Throws StateError if a kernel does
 // not start, ConfigError in a build without CUDA.
-void launch_add_sorted_rows(const AddSortedRowsArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_add_sorted_rows(const AddSortedRowsArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_add_sorted_rows", decltype(d9d_launch_add_sorted_rows)>
+    launch_add_sorted_rows;
 
 }  // namespace d9d::kernels::detail

@@ -109,7 +109,7 @@ void with_order(NormOrder order, const Function& function) {
 
 }  // namespace
 
-void launch_power_sums(Dtype dtype, NormOrder order, const PowerSumArgs& args, cudaStream_t stream) {
+void d9d_launch_power_sums(Dtype dtype, NormOrder order, const PowerSumArgs& args, cudaStream_t stream) {
   with_element_type(dtype, [&]<class T>(Element<T>) {
     with_order(order, [&]<NormOrder kOrder>(Order<kOrder>) {
       power_sums<T, kOrder><<<args.chunks.num_chunks(), kBlock, 0, stream>>>(args);
@@ -118,8 +118,8 @@ void launch_power_sums(Dtype dtype, NormOrder order, const PowerSumArgs& args, c
   check_launch("global_norm");
 }
 
-void launch_norm_of_power_sums(NormOrder order, const double* partial, std::int64_t num_partial, double* norm,
-                               cudaStream_t stream) {
+void d9d_launch_norm_of_power_sums(NormOrder order, const double* partial, std::int64_t num_partial, double* norm,
+                                   cudaStream_t stream) {
   with_order(order, [&]<NormOrder kOrder>(Order<kOrder>) {
     norm_of_power_sums<kOrder><<<1, kRootBlock, 0, stream>>>(partial, num_partial, norm);
   });

@@ -167,7 +167,7 @@ __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-void launch_grouped_gemm(const GroupedGemmArgs& args, CUstream_st* stream) {
+void d9d_launch_grouped_gemm(const GroupedGemmArgs& args, CUstream_st* stream) {
   const auto inner = static_cast<std::uint64_t>(args.inner), features = static_cast<std::uint64_t>(args.features),
              num_rows = static_cast<std::uint64_t>(args.num_rows), groups = static_cast<std::uint64_t>(args.num_groups);
   auto* const kernel = args.weights_are_transposed ? grouped_gemm<Major::kK> : grouped_gemm<Major::kMN>;

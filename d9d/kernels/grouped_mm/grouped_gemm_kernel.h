@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "d9d/core/device/cuda_function.h"
+
 struct CUstream_st;
 
 namespace d9d::kernels::detail {
@@ -31,7 +33,8 @@ struct GroupedGemmArgs {
   std::int32_t* tile_counter;   // scratch: one number
   void* out;                    // [N, features] bf16; rows that belong to no group are not written
 };
-void launch_grouped_gemm(const GroupedGemmArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_grouped_gemm(const GroupedGemmArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_grouped_gemm", decltype(d9d_launch_grouped_gemm)> launch_grouped_gemm;
 
 // out[g] = x[rows of g]^T @ y[rows of g], zeros for groups without rows.
 struct GroupedGemmWgradArgs {
@@ -46,6 +49,8 @@ struct GroupedGemmWgradArgs {
   void* out;                    // [G, in, out_features]
   bool out_is_float;            // otherwise bf16
 };
-void launch_grouped_gemm_wgrad(const GroupedGemmWgradArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_grouped_gemm_wgrad(const GroupedGemmWgradArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_grouped_gemm_wgrad", decltype(d9d_launch_grouped_gemm_wgrad)>
+    launch_grouped_gemm_wgrad;
 
 }  // namespace d9d::kernels::detail

@@ -183,7 +183,7 @@ __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-void launch_grouped_gemm_wgrad(const GroupedGemmWgradArgs& args, CUstream_st* stream) {
+void d9d_launch_grouped_gemm_wgrad(const GroupedGemmWgradArgs& args, CUstream_st* stream) {
   const auto in = static_cast<std::uint64_t>(args.in), out = static_cast<std::uint64_t>(args.out_features),
              num_rows = static_cast<std::uint64_t>(args.num_rows), groups = static_cast<std::uint64_t>(args.num_groups);
   const auto launch = [&](auto* kernel) {

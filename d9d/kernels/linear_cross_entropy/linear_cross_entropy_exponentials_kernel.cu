@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(kBlockOfStatistics) scale_rows(const ScaleRows
 
 }  // namespace
 
-void launch_logit_exponentials(const LogitExponentialsArgs& args, CUstream_st* stream) {
+void d9d_launch_logit_exponentials(const LogitExponentialsArgs& args, CUstream_st* stream) {
   if (args.block.num_rows == 0 || args.block.num_columns == 0) return;
   const unsigned num_warps = num_blocks(args.block.num_columns, kTiles * kLogitsOfVec * kWarpSize);
   const unsigned block = std::min<unsigned>(num_warps * kWarpSize, kMaxBlock);
@@ -211,19 +211,19 @@ void launch_logit_exponentials(const LogitExponentialsArgs& args, CUstream_st* s
   check_launch("linear_cross_entropy");
 }
 
-void launch_rescale_exponentials(const RescaleExponentialsArgs& args, CUstream_st* stream) {
+void d9d_launch_rescale_exponentials(const RescaleExponentialsArgs& args, CUstream_st* stream) {
   if (args.num_rows == 0 || args.num_columns == 0) return;
   launch_pdl(rescale_exponentials, {num_blocks(args.num_rows, 1), kBlockOfStatistics}, stream, args);
   check_launch("linear_cross_entropy");
 }
 
-void launch_finish_rows(const FinishRowsArgs& args, CUstream_st* stream) {
+void d9d_launch_finish_rows(const FinishRowsArgs& args, CUstream_st* stream) {
   if (args.num_rows == 0) return;
   launch_pdl(finish_rows, {num_blocks(args.num_rows, 1), kBlockOfStatistics}, stream, args);
   check_launch("linear_cross_entropy");
 }
 
-void launch_scale_rows(const ScaleRowsArgs& args, CUstream_st* stream) {
+void d9d_launch_scale_rows(const ScaleRowsArgs& args, CUstream_st* stream) {
   if (args.num_rows == 0 || args.num_columns == 0) return;
   launch_pdl(scale_rows, {num_blocks(args.num_rows, 1), kBlockOfStatistics}, stream, args);
   check_launch("linear_cross_entropy");

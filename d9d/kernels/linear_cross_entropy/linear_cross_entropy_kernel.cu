@@ -196,13 +196,13 @@ void start_put_scaled(const PutScaledArgs& args, CUstream_st* stream) {
 
 }  // namespace
 
-void launch_check_targets(const CheckTargetsArgs& args, CUstream_st* stream) {
+void d9d_launch_check_targets(const CheckTargetsArgs& args, CUstream_st* stream) {
   if (args.size == 0) return;
   check_targets<<<num_blocks(args.size, kBlock), kBlock, 0, stream>>>(args);
   check_launch("linear_cross_entropy");
 }
 
-void launch_logit_statistics(const LogitStatisticsArgs& args, CUstream_st* stream) {
+void d9d_launch_logit_statistics(const LogitStatisticsArgs& args, CUstream_st* stream) {
   if (args.block.num_rows == 0 || args.block.num_columns == 0) return;
   with_element_type(args.block.dtype, [&]<class T>(Element<T>) {
     constexpr int kTiles = sizeof(T) == 2 ? 4 : 1;
@@ -211,7 +211,7 @@ void launch_logit_statistics(const LogitStatisticsArgs& args, CUstream_st* strea
   check_launch("linear_cross_entropy");
 }
 
-void launch_cross_entropy_loss(const CrossEntropyLossArgs& args, CUstream_st* stream) {
+void d9d_launch_cross_entropy_loss(const CrossEntropyLossArgs& args, CUstream_st* stream) {
   if (args.num_rows == 0) return;
   const unsigned grid = num_blocks(args.num_rows, kBlock);
   with_element_type(
@@ -219,7 +219,7 @@ void launch_cross_entropy_loss(const CrossEntropyLossArgs& args, CUstream_st* st
   check_launch("linear_cross_entropy");
 }
 
-void launch_logit_gradient(const LogitGradientArgs& args, CUstream_st* stream) {
+void d9d_launch_logit_gradient(const LogitGradientArgs& args, CUstream_st* stream) {
   if (args.block.num_rows == 0 || args.block.num_columns == 0) return;
   with_element_type(args.block.dtype, [&]<class T>(Element<T>) {
     logit_gradient<T><<<num_blocks(args.block.num_rows, 1), kBlock, 0, stream>>>(args);
@@ -227,7 +227,7 @@ void launch_logit_gradient(const LogitGradientArgs& args, CUstream_st* stream) {
   check_launch("linear_cross_entropy");
 }
 
-void launch_clear_tiles(const ClearTilesArgs& args, CUstream_st* stream) {
+void d9d_launch_clear_tiles(const ClearTilesArgs& args, CUstream_st* stream) {
   if (args.num_rows == 0 || args.num_columns == 0) return;
   with_element_type(args.dtype, [&]<class T>(Element<T>) {
     launch_pdl(clear_tiles<T>, {num_blocks(args.num_rows, 1), kBlock}, stream, args);
@@ -235,7 +235,7 @@ void launch_clear_tiles(const ClearTilesArgs& args, CUstream_st* stream) {
   check_launch("linear_cross_entropy");
 }
 
-void launch_put_scaled(const PutScaledArgs& args, CUstream_st* stream) {
+void d9d_launch_put_scaled(const PutScaledArgs& args, CUstream_st* stream) {
   if (args.size == 0) return;
   const bool is_out_float = args.out_dtype == Dtype::kFloat32, are_values_float = args.values_dtype == Dtype::kFloat32;
   if (is_out_float) {
@@ -248,7 +248,7 @@ void launch_put_scaled(const PutScaledArgs& args, CUstream_st* stream) {
   check_launch("linear_cross_entropy");
 }
 
-void launch_scale(const ScaleArgs& args, CUstream_st* stream) {
+void d9d_launch_scale(const ScaleArgs& args, CUstream_st* stream) {
   if (args.size == 0) return;
   const unsigned grid = std::min<unsigned>(num_blocks(args.size, kTile), kBlocksOfScale);
   scale_values<<<grid, kBlock, 0, stream>>>(args);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "d9d/base/dtype.h"
+#include "d9d/core/device/cuda_function.h"
 
 struct CUstream_st;
 
@@ -22,7 +23,8 @@ struct CheckTargetsArgs {
   std::int64_t ignore_index;
   std::int64_t vocabulary;
 };
-void launch_check_targets(const CheckTargetsArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_check_targets(const CheckTargetsArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_check_targets", decltype(d9d_launch_check_targets)> launch_check_targets;
 
 // Some rows and columns of hidden * weight^T, before bias and softcap are applied.
 struct LogitBlock {
@@ -45,7 +47,9 @@ struct LogitStatisticsArgs {
   void* sum;           // [num_rows] A, 0 before the first block
   void* target_logit;  // [num_rows] A
 };
-void launch_logit_statistics(const LogitStatisticsArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_logit_statistics(const LogitStatisticsArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_logit_statistics", decltype(d9d_launch_logit_statistics)>
+    launch_logit_statistics;
 
 // The same for T = bf16 if gradients follow. It also writes the exponentials, exp(logit - reference) * slope of the
 // softcap, in bf16, whose exponent range allows references far from the greatest logit. So the reference of a row is
@@ -66,7 +70,9 @@ struct LogitExponentialsArgs {
   float* reference_of_block;         // the reference of the block for row r, at r * reference_of_block_stride
   std::int64_t reference_of_block_stride;
 };
-void launch_logit_exponentials(const LogitExponentialsArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_logit_exponentials(const LogitExponentialsArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_logit_exponentials", decltype(d9d_launch_logit_exponentials)>
+    launch_logit_exponentials;
 
 // Rescales blocks of exponentials from the reference with which they were computed to the final one of their row.
 struct RescaleExponentialsArgs {
@@ -80,7 +86,9 @@ struct RescaleExponentialsArgs {
   const float* reference_of_block;  // for row r and block b, at r * reference_of_block_stride + b
   std::int64_t reference_of_block_stride;
 };
-void launch_rescale_exponentials(const RescaleExponentialsArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_rescale_exponentials(const RescaleExponentialsArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_rescale_exponentials", decltype(d9d_launch_rescale_exponentials)>
+    launch_rescale_exponentials;
 
 // lse = log(sum) + max, loss = lse - target_logit + z_loss_weight * lse^2; both 0 for ignored rows.
 struct CrossEntropyLossArgs {
@@ -94,7 +102,9 @@ struct CrossEntropyLossArgs {
   void* loss;  // [num_rows] A
   void* lse;   // [num_rows] A
 };
-void launch_cross_entropy_loss(const CrossEntropyLossArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_cross_entropy_loss(const CrossEntropyLossArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_cross_entropy_loss", decltype(d9d_launch_cross_entropy_loss)>
+    launch_cross_entropy_loss;
 
 // Overwrites logits by d(sum over rows of grad_loss * loss + grad_lse * lse) / d(hidden * weight^T) in T. Each row of
 // gradients begins where its row of logits began. Gradients of ignored rows are 0.
@@ -109,7 +119,8 @@ struct LogitGradientArgs {
   double filter_eps;
   void* threshold;  // [num_rows] A: filter_eps * the scale of the row (gradient_filter.h); null: not wanted
 };
-void launch_logit_gradient(const LogitGradientArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_logit_gradient(const LogitGradientArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_logit_gradient", decltype(d9d_launch_logit_gradient)> launch_logit_gradient;
 
 // Finishes rows of exponentials for grad_loss = 1 and grad_lse = 0. Afterwards the gradient of a logit is factor[row] *
 // exponential, for which the target's exponential is replaced. Also writes rows of hidden times their factor: a
@@ -134,7 +145,8 @@ struct FinishRowsArgs {
   double filter_eps;
   float* threshold;  // [num_rows]: filter_eps * the scale of the row / |factor|, 0 for ignored rows; null: not wanted
 };
-void launch_finish_rows(const FinishRowsArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_finish_rows(const FinishRowsArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_finish_rows", decltype(d9d_launch_finish_rows)> launch_finish_rows;
 
 // Writes zeros to each tile, one row by kFilterTileColumns columns from column 0 on, whose absolute values are all
 // below the row's threshold. NaN is not below.
@@ -147,7 +159,8 @@ struct ClearTilesArgs {
   std::int64_t num_columns;
   const void* threshold;  // [num_rows] A
 };
-void launch_clear_tiles(const ClearTilesArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_clear_tiles(const ClearTilesArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_clear_tiles", decltype(d9d_launch_clear_tiles)> launch_clear_tiles;
 
 // out[row] = factor[row] * values[row], fp32 to bf16.
 struct ScaleRowsArgs {
@@ -157,7 +170,8 @@ struct ScaleRowsArgs {
   const float* factor;  // [num_rows]
   void* out;            // [num_rows, num_columns], contiguous
 };
-void launch_scale_rows(const ScaleRowsArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_scale_rows(const ScaleRowsArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_scale_rows", decltype(d9d_launch_scale_rows)> launch_scale_rows;
 
 // out = values * *factor, or with `adds` out += values * *factor. Both tensors are contiguous, of any alignment.
 struct PutScaledArgs {
@@ -169,7 +183,8 @@ struct PutScaledArgs {
   bool adds;
   const float* factor;  // on the device
 };
-void launch_put_scaled(const PutScaledArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_put_scaled(const PutScaledArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_put_scaled", decltype(d9d_launch_put_scaled)> launch_put_scaled;
 
 // values *= *factor; reads and writes no values if the factor is 1. values are bf16 and 16-byte aligned.
 struct ScaleArgs {
@@ -177,6 +192,7 @@ struct ScaleArgs {
   std::int64_t size;
   const float* factor;  // on the device
 };
-void launch_scale(const ScaleArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_scale(const ScaleArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_scale", decltype(d9d_launch_scale)> launch_scale;
 
 }  // namespace d9d::kernels::detail

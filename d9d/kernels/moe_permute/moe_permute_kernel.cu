@@ -295,7 +295,7 @@ void with_piece(const MoePermuteShape& shape, std::initializer_list<const void*>
 
 }  // namespace
 
-void launch_scatter_tokens(const ScatterTokensArgs& args, CUstream_st* stream) {
+void d9d_launch_scatter_tokens(const ScatterTokensArgs& args, CUstream_st* stream) {
   const MoePermuteShape& shape = args.shape;
   if (shape.num_tokens == 0) return;
   with_piece(shape, {args.tokens, args.rows},
@@ -317,7 +317,7 @@ void launch_scatter_tokens(const ScatterTokensArgs& args, CUstream_st* stream) {
   check_launch("permute");
 }
 
-void launch_combine_rows(const CombineRowsArgs& args, CUstream_st* stream) {
+void d9d_launch_combine_rows(const CombineRowsArgs& args, CUstream_st* stream) {
   const MoePermuteShape& shape = args.shape;
   if (shape.num_tokens == 0) return;
   with_piece(
@@ -331,7 +331,7 @@ void launch_combine_rows(const CombineRowsArgs& args, CUstream_st* stream) {
   check_launch("combine_rows");
 }
 
-void launch_combine_rows_backward(const CombineRowsBackwardArgs& args, CUstream_st* stream) {
+void d9d_launch_combine_rows_backward(const CombineRowsBackwardArgs& args, CUstream_st* stream) {
   const MoePermuteShape& shape = args.shape;
   if (shape.num_tokens == 0) return;
   with_piece(shape, {args.rows, args.grad_tokens, args.grad_rows},
@@ -342,7 +342,7 @@ void launch_combine_rows_backward(const CombineRowsBackwardArgs& args, CUstream_
   check_launch("unpermute");
 }
 
-void launch_indices_to_multihot(const MultihotArgs& args, CUstream_st* stream) {
+void d9d_launch_indices_to_multihot(const MultihotArgs& args, CUstream_st* stream) {
   const std::int64_t size = args.num_tokens * args.num_experts;
   if (size == 0) return;
   with_element_type(args.dtype, [&]<class T>(Element<T>) {

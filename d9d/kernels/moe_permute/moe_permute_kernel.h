@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "d9d/base/dtype.h"
+#include "d9d/core/device/cuda_function.h"
 
 struct CUstream_st;
 
@@ -29,7 +30,8 @@ struct ScatterTokensArgs {
   const void* slot_values;  // [T, k]
   void* row_values;         // [N]
 };
-void launch_scatter_tokens(const ScatterTokensArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_scatter_tokens(const ScatterTokensArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_scatter_tokens", decltype(d9d_launch_scatter_tokens)> launch_scatter_tokens;
 
 // tokens[t] = sum over c, in order, of slot_weights[t, c] * rows[slot_to_row[t, c]] in A, and
 // slot_values[t, c] = row_values[slot_to_row[t, c]], 0 for a slot without a row.
@@ -42,7 +44,8 @@ struct CombineRowsArgs {
   const void* row_values;    // [N]
   void* slot_values;         // [T, k]
 };
-void launch_combine_rows(const CombineRowsArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_combine_rows(const CombineRowsArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_combine_rows", decltype(d9d_launch_combine_rows)> launch_combine_rows;
 
 // The gradients of tokens[t] = sum over c of slot_weights[t, c] * rows[slot_to_row[t, c]].
 struct CombineRowsBackwardArgs {
@@ -53,7 +56,9 @@ struct CombineRowsBackwardArgs {
   void* grad_rows;           // [N, H], or null
   void* grad_weights;        // [T, k] A, or null
 };
-void launch_combine_rows_backward(const CombineRowsBackwardArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_combine_rows_backward(const CombineRowsBackwardArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_combine_rows_backward", decltype(d9d_launch_combine_rows_backward)>
+    launch_combine_rows_backward;
 
 // mask[t, e] is true if some indices[t, c] is e; dense[t, e] is probs[t, c] of that c, or 0.
 struct MultihotArgs {
@@ -66,7 +71,9 @@ struct MultihotArgs {
   bool* mask;                   // [T, E]
   void* dense;                  // [T, E]
 };
-void launch_indices_to_multihot(const MultihotArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_indices_to_multihot(const MultihotArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_indices_to_multihot", decltype(d9d_launch_indices_to_multihot)>
+    launch_indices_to_multihot;
 
 // A stable counting sort of expert ids.
 inline constexpr std::int64_t kSlotsOfSortBlock = 1024;
@@ -84,6 +91,8 @@ struct TokenPermutationArgs {
   std::int64_t* row_to_token;  // [num_rows]
   std::int64_t* slot_to_row;   // [num_slots]
 };
-void launch_token_permutation(const TokenPermutationArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_token_permutation(const TokenPermutationArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_token_permutation", decltype(d9d_launch_token_permutation)>
+    launch_token_permutation;
 
 }  // namespace d9d::kernels::detail

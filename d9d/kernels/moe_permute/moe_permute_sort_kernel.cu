@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kBlock) place_slots(const TokenPermutationArgs
 
 }  // namespace
 
-void launch_token_permutation(const TokenPermutationArgs& args, CUstream_st* stream) {
+void d9d_launch_token_permutation(const TokenPermutationArgs& args, CUstream_st* stream) {
   const unsigned grid = num_blocks(args.num_slots, kSlotsOfSortBlock);
   const auto bytes = static_cast<unsigned>(args.num_experts * sizeof(int));
   if (grid > 0) launch_pdl(count_slots, {.num_blocks = grid, .block = kBlock, .shared_bytes = bytes}, stream, args);

@@ -267,7 +267,7 @@ void divide_blocks(HeadGrid& grid) {
 
 }  // namespace
 
-void launch_norm_rotary_backward(const NormRotaryBackwardArgs& args, CUstream_st* stream) {
+void d9d_launch_norm_rotary_backward(const NormRotaryBackwardArgs& args, CUstream_st* stream) {
   HeadGrid grid;
   with_head_types(args.inputs.dtype, args.inputs.table_dtype, args.inputs.is_interleaved,
                   [&]<class T, class Table, bool kIsInterleaved>() {

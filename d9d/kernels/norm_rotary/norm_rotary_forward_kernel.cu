@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kBlock, 4)
 
 }  // namespace
 
-void launch_norm_rotary_forward(const NormRotaryForwardArgs& args, CUstream_st* stream) {
+void d9d_launch_norm_rotary_forward(const NormRotaryForwardArgs& args, CUstream_st* stream) {
   with_head_types(
       args.inputs.dtype, args.inputs.table_dtype, args.inputs.is_interleaved,
       [&]<class T, class Table, bool kIsInterleaved>() {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "d9d/base/dtype.h"
+#include "d9d/core/device/cuda_function.h"
 #include "d9d/kernels/rotary/heads_view.h"
 
 struct CUstream_st;
@@ -46,7 +47,11 @@ struct NormRotaryBackwardArgs {
 
 // Both run on the current device and `stream` without synchronising; num_tokens > 0. Sizes and dtypes alone decide the
 // order of all sums. They throw StateError if a kernel does not start, ConfigError in a build without CUDA.
-void launch_norm_rotary_forward(const NormRotaryForwardArgs& args, CUstream_st* stream);
-void launch_norm_rotary_backward(const NormRotaryBackwardArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_norm_rotary_forward(const NormRotaryForwardArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_norm_rotary_forward", decltype(d9d_launch_norm_rotary_forward)>
+    launch_norm_rotary_forward;
+extern "C" void d9d_launch_norm_rotary_backward(const NormRotaryBackwardArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_norm_rotary_backward", decltype(d9d_launch_norm_rotary_backward)>
+    launch_norm_rotary_backward;
 
 }  // namespace d9d::kernels::detail

@@ -268,7 +268,7 @@ unsigned launch_aligned(const RmsNormBackwardArgs& args, CUstream_st* stream) {
 
 }  // namespace
 
-void launch_rms_norm_backward(const RmsNormBackwardArgs& args, CUstream_st* stream) {
+void d9d_launch_rms_norm_backward(const RmsNormBackwardArgs& args, CUstream_st* stream) {
   unsigned blocks = launch_aligned(args, stream);
   if (blocks == 0) blocks = launch_rms_norm_backward_of_any_row(args, stream);
   check_launch("rms_norm");

@@ -188,7 +188,7 @@ bool launch_in_registers(const RmsNormForwardArgs& args, CUstream_st* stream) {
 
 }  // namespace
 
-void launch_rms_norm_forward(const RmsNormForwardArgs& args, CUstream_st* stream) {
+void d9d_launch_rms_norm_forward(const RmsNormForwardArgs& args, CUstream_st* stream) {
   if (!launch_in_registers(args, stream)) {
     with_element_type(args.dtype, [&]<class T>(Element<T>) {
       launch_pdl(forward_of_any_row<T>, {num_blocks(args.num_rows, 1), kBlock}, stream, args);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "d9d/base/dtype.h"
+#include "d9d/core/device/cuda_function.h"
 #include "d9d/kernels/common/strided_rows.h"
 
 struct CUstream_st;
@@ -55,8 +56,12 @@ struct RmsNormBackwardArgs {
 // Both run on the current device and `stream` without synchronising; num_rows > 0. Only sizes, dtypes and whether the
 // rows are aligned to 16 bytes decide the order of all sums. They throw StateError if a kernel does not start,
 // ConfigError in a build without CUDA.
-void launch_rms_norm_forward(const RmsNormForwardArgs& args, CUstream_st* stream);
-void launch_rms_norm_backward(const RmsNormBackwardArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_rms_norm_forward(const RmsNormForwardArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_rms_norm_forward", decltype(d9d_launch_rms_norm_forward)>
+    launch_rms_norm_forward;
+extern "C" void d9d_launch_rms_norm_backward(const RmsNormBackwardArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_rms_norm_backward", decltype(d9d_launch_rms_norm_backward)>
+    launch_rms_norm_backward;
 
 // Parts of launch_rms_norm_backward(), which then adds up the partial sums. Each launches the backward, whose blocks
 // write one row of `partials` each, and returns the number of blocks.

@@ -60,7 +60,7 @@ void launch(const RotaryArgs& args, CUstream_st* stream) {
 
 }  // namespace
 
-void launch_rotary(const RotaryArgs& args, CUstream_st* stream) {
+void d9d_launch_rotary(const RotaryArgs& args, CUstream_st* stream) {
   with_element_type(args.dtype, [&]<class T>(Element<T>) {
     args.table_dtype == args.dtype ? launch<T, T>(args, stream) : launch<T, Accumulator<T>>(args, stream);
   });

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "d9d/base/dtype.h"
+#include "d9d/core/device/cuda_function.h"
 #include "d9d/kernels/rotary/heads_view.h"
 
 struct CUstream_st;
@@ -40,7 +41,8 @@ struct RotaryArgs {
 
 // Runs on the current device and `stream` without synchronising. Throws StateError if the kernel does not start,
 // ConfigError in a build without CUDA.
-void launch_rotary(const RotaryArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_rotary(const RotaryArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_rotary", decltype(d9d_launch_rotary)> launch_rotary;
 
 // Queries and keys that HeadsView describes, as one pass over GPU memory.
 struct RotaryVectorizedArgs {
@@ -57,6 +59,8 @@ struct RotaryVectorizedArgs {
 
 // Runs on the current device and `stream` without synchronising; num_tokens > 0. Throws StateError if the kernel does
 // not start, ConfigError in a build without CUDA.
-void launch_rotary_vectorized(const RotaryVectorizedArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_rotary_vectorized(const RotaryVectorizedArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_rotary_vectorized", decltype(d9d_launch_rotary_vectorized)>
+    launch_rotary_vectorized;
 
 }  // namespace d9d::kernels::detail

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kBlock, 5) rotary_vectorized(const RotaryVecto
 
 }  // namespace
 
-void launch_rotary_vectorized(const RotaryVectorizedArgs& args, CUstream_st* stream) {
+void d9d_launch_rotary_vectorized(const RotaryVectorizedArgs& args, CUstream_st* stream) {
   with_head_types(args.dtype, args.table_dtype, args.is_interleaved, [&]<class T, class Table, bool kIsInterleaved>() {
     HeadGrid grid = head_grid<kHeads>(args.shape, kWidth<T>);
     for (int i = 0; i < 2; ++i) grid.num_blocks[i] = num_blocks(grid.num_groups[i], kBlock / grid.group);

@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kBlock) count_experts(const ExpertCountArgs ar
 
 }  // namespace
 
-void launch_topk_router_forward(const TopkRouterForwardArgs& args, CUstream_st* stream) {
+void d9d_launch_topk_router_forward(const TopkRouterForwardArgs& args, CUstream_st* stream) {
   if (args.shape.num_tokens == 0) return;
   with_shape(args.shape, [&]<class T, int kPerLane>(Element<T>, std::integral_constant<int, kPerLane>) {
     launch_pdl(topk_router_forward<T, kPerLane>, {num_blocks(args.shape.num_tokens, kTokensOfBlock), kBlock}, stream,
@@ -226,7 +226,7 @@ void launch_topk_router_forward(const TopkRouterForwardArgs& args, CUstream_st* 
   check_launch("topk_router");
 }
 
-void launch_topk_router_backward(const TopkRouterBackwardArgs& args, CUstream_st* stream) {
+void d9d_launch_topk_router_backward(const TopkRouterBackwardArgs& args, CUstream_st* stream) {
   if (args.shape.num_tokens == 0) return;
   with_shape(args.shape, [&]<class T, int kPerLane>(Element<T>, std::integral_constant<int, kPerLane>) {
     launch_pdl(topk_router_backward<T, kPerLane>, {num_blocks(args.shape.num_tokens, kTokensOfBlock), kBlock}, stream,
@@ -235,7 +235,7 @@ void launch_topk_router_backward(const TopkRouterBackwardArgs& args, CUstream_st
   check_launch("topk_router");
 }
 
-void launch_expert_count(const ExpertCountArgs& args, CUstream_st* stream) {
+void d9d_launch_expert_count(const ExpertCountArgs& args, CUstream_st* stream) {
   if (args.size == 0) return;
   const unsigned grid = std::min<unsigned>(num_blocks(args.size, kBlock), kMaxCountBlocks);
   launch_pdl(

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "d9d/base/dtype.h"
+#include "d9d/core/device/cuda_function.h"
 
 struct CUstream_st;
 
@@ -30,7 +31,9 @@ struct TopkRouterForwardArgs {
   std::int64_t* indices;    // [num_tokens, top_k]
   void* probs;              // [num_tokens, top_k] A
 };
-void launch_topk_router_forward(const TopkRouterForwardArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_topk_router_forward(const TopkRouterForwardArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_topk_router_forward", decltype(d9d_launch_topk_router_forward)>
+    launch_topk_router_forward;
 
 struct TopkRouterBackwardArgs {
   TopkRouterShape shape;
@@ -39,7 +42,9 @@ struct TopkRouterBackwardArgs {
   const void* grad_probs;  // [num_tokens, top_k] A
   void* grad_logits;       // [num_tokens, num_experts] T
 };
-void launch_topk_router_backward(const TopkRouterBackwardArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_topk_router_backward(const TopkRouterBackwardArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_topk_router_backward", decltype(d9d_launch_topk_router_backward)>
+    launch_topk_router_backward;
 
 // Adds to counts[e] how often e occurs in ids; ids outside [0, num_experts) are ignored.
 struct ExpertCountArgs {
@@ -48,6 +53,7 @@ struct ExpertCountArgs {
   int num_experts;  // at most 12288
   std::int64_t* counts;
 };
-void launch_expert_count(const ExpertCountArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_expert_count(const ExpertCountArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_expert_count", decltype(d9d_launch_expert_count)> launch_expert_count;
 
 }  // namespace d9d::kernels::detail

@@ -92,7 +92,7 @@ void with_piece(const SiluMulInputs& inputs, bool is_rest_aligned, const Functio
 
 }  // namespace
 
-void launch_silu_mul_forward(const SiluMulForwardArgs& args, CUstream_st* stream) {
+void d9d_launch_silu_mul_forward(const SiluMulForwardArgs& args, CUstream_st* stream) {
   with_piece(args.inputs, /*is_rest_aligned=*/true,
              [&]<class T, int W>(Element<T>, std::integral_constant<int, W>, std::int64_t num_pieces) {
                launch_pdl(silu_mul_forward<T, W>, {num_blocks(num_pieces, kBlock), kBlock}, stream, args, num_pieces);
@@ -100,7 +100,7 @@ void launch_silu_mul_forward(const SiluMulForwardArgs& args, CUstream_st* stream
   check_launch("silu_mul");
 }
 
-void launch_silu_mul_backward(const SiluMulBackwardArgs& args, CUstream_st* stream) {
+void d9d_launch_silu_mul_backward(const SiluMulBackwardArgs& args, CUstream_st* stream) {
   const auto is_rest_aligned =
       is_aligned(args.grad_out, args.grad_out_rows, args.inputs.num_columns, size_of(args.inputs.dtype));
   with_piece(args.inputs, is_rest_aligned,

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "d9d/base/dtype.h"
+#include "d9d/core/device/cuda_function.h"
 #include "d9d/kernels/common/strided_rows.h"
 
 struct CUstream_st;
@@ -36,8 +37,12 @@ struct SiluMulBackwardArgs {
 
 // Both run on the current device and `stream` without synchronising. They throw StateError if the kernel does not
 // start, ConfigError in a build without CUDA.
-void launch_silu_mul_forward(const SiluMulForwardArgs& args, CUstream_st* stream);
-void launch_silu_mul_backward(const SiluMulBackwardArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_silu_mul_forward(const SiluMulForwardArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_silu_mul_forward", decltype(d9d_launch_silu_mul_forward)>
+    launch_silu_mul_forward;
+extern "C" void d9d_launch_silu_mul_backward(const SiluMulBackwardArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_silu_mul_backward", decltype(d9d_launch_silu_mul_backward)>
+    launch_silu_mul_backward;
 
 // Legend   T = dtype of gate and up; A = its accumulator: double for double, otherwise float. Tensors are contiguous
 //          unless a stride between rows follows them.
@@ -56,7 +61,9 @@ struct WeightedSiluMulForwardArgs {
   WeightedSiluMulInputs inputs;
   void* out;  // [num_rows, num_columns] T
 };
-void launch_weighted_silu_mul_forward(const WeightedSiluMulForwardArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_weighted_silu_mul_forward(const WeightedSiluMulForwardArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_weighted_silu_mul_forward", decltype(d9d_launch_weighted_silu_mul_forward)>
+    launch_weighted_silu_mul_forward;
 
 struct WeightedSiluMulBackwardArgs {
   WeightedSiluMulInputs inputs;
@@ -66,6 +73,8 @@ struct WeightedSiluMulBackwardArgs {
   std::int64_t grad_stride;
   void* grad_weights;  // [num_rows] A
 };
-void launch_weighted_silu_mul_backward(const WeightedSiluMulBackwardArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_weighted_silu_mul_backward(const WeightedSiluMulBackwardArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_weighted_silu_mul_backward", decltype(d9d_launch_weighted_silu_mul_backward)>
+    launch_weighted_silu_mul_backward;
 
 }  // namespace d9d::kernels::detail

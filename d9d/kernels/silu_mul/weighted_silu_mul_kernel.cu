@@ -98,7 +98,7 @@ void with_piece(const WeightedSiluMulInputs& inputs, bool are_all_aligned, const
 
 }  // namespace
 
-void launch_weighted_silu_mul_forward(const WeightedSiluMulForwardArgs& args, CUstream_st* stream) {
+void d9d_launch_weighted_silu_mul_forward(const WeightedSiluMulForwardArgs& args, CUstream_st* stream) {
   const WeightedSiluMulInputs& inputs = args.inputs;
   if (inputs.num_rows == 0 || inputs.num_columns == 0) return;
   with_piece(inputs, are_aligned({inputs.gate, inputs.up, args.out}),
@@ -109,7 +109,7 @@ void launch_weighted_silu_mul_forward(const WeightedSiluMulForwardArgs& args, CU
   check_launch("weighted_silu_mul");
 }
 
-void launch_weighted_silu_mul_backward(const WeightedSiluMulBackwardArgs& args, CUstream_st* stream) {
+void d9d_launch_weighted_silu_mul_backward(const WeightedSiluMulBackwardArgs& args, CUstream_st* stream) {
   const WeightedSiluMulInputs& inputs = args.inputs;
   if (inputs.num_rows == 0) return;
   with_piece(inputs, are_aligned({inputs.gate, inputs.up, args.grad_out, args.grad_gate, args.grad_up}),

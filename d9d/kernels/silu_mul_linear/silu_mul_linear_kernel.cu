@@ -183,7 +183,7 @@ __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-void launch_silu_mul_linear_backward(const SiluMulLinearBackwardArgs& args, CUstream_st* stream) {
+void d9d_launch_silu_mul_linear_backward(const SiluMulLinearBackwardArgs& args, CUstream_st* stream) {
   const auto rows = static_cast<std::uint64_t>(args.num_rows), features = static_cast<std::uint64_t>(args.num_features),
              outputs = static_cast<std::uint64_t>(args.num_outputs);
   const auto piece_of = [&](const void* data, std::int64_t row_stride) {

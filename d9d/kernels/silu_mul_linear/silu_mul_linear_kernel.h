@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "d9d/core/device/cuda_function.h"
+
 struct CUstream_st;
 
 namespace d9d::kernels::detail {
@@ -31,6 +33,8 @@ struct SiluMulLinearBackwardArgs {
 
 // Runs on the current device and `stream` without synchronising. Throws StateError if the kernel does not start,
 // ConfigError in a build without CUDA.
-void launch_silu_mul_linear_backward(const SiluMulLinearBackwardArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_silu_mul_linear_backward(const SiluMulLinearBackwardArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_silu_mul_linear_backward", decltype(d9d_launch_silu_mul_linear_backward)>
+    launch_silu_mul_linear_backward;
 
 }  // namespace d9d::kernels::detail

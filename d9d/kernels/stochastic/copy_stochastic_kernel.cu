@@ -35,7 +35,7 @@ void launch(const StochasticCopyArgs& args, cudaStream_t stream) {
 
 }  // namespace
 
-void launch_copy_stochastic(const StochasticCopyArgs& args, cudaStream_t stream) {
+void d9d_launch_copy_stochastic(const StochasticCopyArgs& args, cudaStream_t stream) {
   switch (noise_layout(args.rows, kPack)) {
     case NoiseLayout::kOneRow:
       launch<NoiseLayout::kOneRow>(args, stream);

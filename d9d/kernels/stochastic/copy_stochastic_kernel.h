@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "d9d/core/device/cuda_function.h"
 #include "d9d/core/rng/random_stream.h"
 
 struct CUstream_st;
@@ -17,6 +18,8 @@ struct StochasticCopyArgs {
   ElementRows rows;
 };
 
-void launch_copy_stochastic(const StochasticCopyArgs& args, CUstream_st* stream);
+extern "C" void d9d_launch_copy_stochastic(const StochasticCopyArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_copy_stochastic", decltype(d9d_launch_copy_stochastic)>
+    launch_copy_stochastic;
 
 }  // namespace d9d::kernels::detail

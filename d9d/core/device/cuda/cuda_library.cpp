@@ -14,8 +14,9 @@ void* open_library(const char* name) {
   const auto beside = std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
   void* library = std::filesystem::exists(beside) ? dlopen(beside.c_str(), RTLD_NOW) : dlopen(name, RTLD_NOW);
   if (library != nullptr) return library;
-  throw IoError(cat("[core::cuda_library] expected ", name, " beside the program or on its RPATH, got: ", dlerror(),
-                    ". Copy it there; a build with nvcc makes it."));
+  throw IoError(
+      cat("[core::cuda_library] expected ", name, " beside the program or on its RPATH, got: ", dlerror(),
+          ". Copy it there; in a build with nvcc, cmake --build FOLDER --target d9d_cuda d9d_cudnn makes it."));
 }
 
 void* symbol_of(const char* library, const char* name) {
@@ -26,6 +27,8 @@ void* symbol_of(const char* library, const char* name) {
 }
 
 }  // namespace
+
+bool is_built_with_cuda() { return true; }
 
 void* cuda_library_symbol(const char* name) { return symbol_of("libd9d_cuda.so", name); }
 
