@@ -24,8 +24,8 @@ run: configure  ## Train the example Qwen3-MoE on text found on this machine, ex
 	@cmake --build $(BUILD) --parallel $(JOBS) --target qwen3_moe_pretrain
 	@$(BUILD)/bin/qwen3_moe_pretrain examples/qwen3_moe/pretrain/pretrain.json
 
-test: build  ## Everything that runs without a GPU in minutes
-	@ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error -LE full
+test: build  ## Everything that runs without a GPU in minutes; half as many more tests than cores, since many wait
+	@ctest --test-dir $(BUILD) --parallel $$(($(JOBS) * 3 / 2)) --output-on-failure --no-tests=error -LE full
 
 test-full: bootstrap  ## All matrices, sanitizers, long fuzzing; writes its summary into tests/full_runs
 	@tools/test_full

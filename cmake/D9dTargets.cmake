@@ -24,7 +24,7 @@ target_compile_options(d9d_options INTERFACE
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Werror>
   # Designated initialisers leave members out on purpose.
   $<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers>
-  # GCC 12 reports false positives in std::optional and std::variant at -O1.
+  # GCC 12 reports false positives in std::optional and std::variant at -Og and -O1.
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Dev>>:-Wno-maybe-uninitialized>
   $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno>  # nobody reads errno after sqrt, and without it loops with sqrt vectorise
   # Collecting garbage early costs the compiler a tenth of its time, since LibTorch's headers are never garbage.
@@ -48,7 +48,7 @@ function(d9d_unity target)
 endfunction()
 
 # NDEBUG: without it LibTorch's headers declare members (of RecordFunction) that its library does not have.
-set(CMAKE_CXX_FLAGS_DEV "-O1 -g1 -DNDEBUG")
+set(CMAKE_CXX_FLAGS_DEV "-Og -g1 -DNDEBUG")
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_CUDA_FLAGS_DEV "-O2 -DNDEBUG")
 set(CMAKE_CUDA_FLAGS_RELEASE "-O2 -DNDEBUG")
