@@ -64,7 +64,7 @@ Bytes measure(World& world, const FsdpConfig& config) {
       loss.backward();
       gradients.end_microbatch();
     }
-    (void)gradients.finish_step({});
+    (void)gradients.reduce_and_clip({});
     gradients.reset();
     bytes.between = memory.live_bytes();
   }

@@ -246,7 +246,7 @@ class RankJob {
     if (num_stages(layout_) > 1) {
       run_stages(manager, step);
       phase_.begin(Phase::kSum);
-      return manager.finish_step({.num_tokens = 1});
+      return manager.reduce_and_clip({.num_tokens = 1});
     }
     for (std::int64_t i = 0; i < share(); ++i) {
       manager.begin_microbatch(/*is_last=*/i + 1 == share());
@@ -257,7 +257,7 @@ class RankJob {
       manager.end_microbatch();
     }
     phase_.begin(Phase::kSum);
-    return manager.finish_step({.num_tokens = 1});
+    return manager.reduce_and_clip({.num_tokens = 1});
   }
 
   const DistContext& context_;

@@ -135,7 +135,7 @@ class FirstStep {
       run_microbatch(manager, context_.data_parallel_rank() * share + i);
       manager.end_microbatch();
     }
-    const StepTotals report = manager.finish_step({.num_tokens = share * kPositions});
+    const StepTotals report = manager.reduce_and_clip({.num_tokens = share * kPositions});
     add("loss", at::scalar_tensor(report.loss, at::kDouble));
     for (const auto& [name, parameter] : model_->named_parameters()) {
       DTensor gradient = parameter->dtensor();

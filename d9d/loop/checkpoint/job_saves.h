@@ -5,8 +5,8 @@
 //   while (...) {
 //     ...                                                          // forward, backward
 //     saves.wait_for_copies();
-//     const StepTotals step = gradients.apply(optimizer, rate, {.save = saves.progress()});
-//     saves.advance(step.save, step.stops);
+//     const JobVotes votes = ...                        // of all ranks, with saves.progress() (rank_votes.h)
+//     saves.advance(votes.save, votes.stops);
 //     ...
 //     if (saves.is_due(is_last)) saves.save({.data = stream.state()}, is_last);
 //   }

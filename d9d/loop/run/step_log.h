@@ -22,6 +22,7 @@
 #include "d9d/base/progress/progress_bar.h"
 #include "d9d/core/device/host_copy.h"
 #include "d9d/loop/step/gradient_manager.h"
+#include "d9d/loop/step/rank_votes.h"
 #include "d9d/loop/step/stage_statistics.h"
 #include "d9d/loop/step/training_job.h"
 #include "d9d/tracker/tracker.h"
@@ -41,6 +42,7 @@ struct CollectedValues {
 // What a step reports.
 struct StepReport {
   StepTotals gradients;
+  JobVotes votes;
   std::optional<CollectedValues> collected;
   double learning_rate = 0.0;
   double seconds = 0.0;

@@ -61,8 +61,8 @@ class TrainingRun {
     while (!job_.schedule.is_done() && !stops_) {
       const StepReport report = run_step();
       log_.write(report);
-      stops_ = report.gradients.stops;
-      finish_step(report);
+      stops_ = report.votes.stops;
+      end_step(report);
       log_.show(report);
       if (!has_stepped_) set_timeout(job_.config.timeout.step_timeout);
       has_stepped_ = true;
@@ -101,12 +101,14 @@ class TrainingRun {
     saves_.wait_for_copies();
     const RankReport own{.step = job_.schedule.current_step(),
                          .num_tokens = num_tokens,
-                         .wants_to_stop = interrupt_.requested(),
-                         .save = saves_.progress(),
-                         .next_microbatches = packs_.num_next()};
+                         .numbers = to_numbers({.wants_to_stop = interrupt_.requested(),
+                                                .save = saves_.progress(),
+                                                .next_microbatches = packs_.num_next()},
+                                               job_.context.mesh(MeshDomain::kBatch))};
     report.gradients = gradients_.apply(job_.optimizer, report.learning_rate, own, around_optimizer_step(job_, step_));
-    packs_.tell_next(report.gradients.next_microbatches);
-    saves_.advance(report.gradients.save, report.gradients.stops);
+    report.votes = read_votes(report.gradients.numbers);
+    packs_.tell_next(report.votes.next_microbatches);
+    saves_.advance(report.votes.save, report.votes.stops);
     first_update_.end(job_.context, report.gradients.is_usable && report.gradients.norm > 0);
     job_.updates.add(report.gradients, report.learning_rate, job_.schedule.current_step(), log_.main_log());
     report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -122,7 +124,7 @@ class TrainingRun {
     return rate;
   }
 
-  void finish_step(const StepReport& report) {
+  void end_step(const StepReport& report) {
     job_.module->finish_step(report.gradients.is_usable ? StepOutcome::kUpdated : StepOutcome::kSkipped);
     job_.lr_scheduler.step();
     gradients_.reset();

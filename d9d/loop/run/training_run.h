@@ -4,7 +4,7 @@
 //   MicrobatchRunner::run()         train_pack.h: in the order of the schedule, for each microbatch
 //     TrainingStage::forward()        model, TrainTask::compute_loss, loss * weight
 //     StageGraph::backward()          autograd; reductions of gradients run meanwhile
-//   GradientManager::apply()        sums over ranks, norm, clipping, optimiser; also whether any rank wants to stop
+//   GradientManager::apply()        sums over ranks, norm, clipping, optimiser; also the ranks' votes (rank_votes.h)
 //   StepLog::write()                tracker
 //   Module::finish_step()           balance of experts, counters
 //   LearningRateScheduler::step(), GradientManager::reset(), JobSchedule::advance(), JobSaves::save()

@@ -19,8 +19,7 @@ namespace d9d {
 namespace {
 
 // Indices of Pending::totals.
-constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kStops = 3, kDisagreement = 4, kSaving = 5, kFailedSaves = 6,
-              kNumSums = 7, kNorm = 7, kScale = 8, kNextMicrobatches = 9;
+constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kDisagreement = 3, kNumSums = 4, kNorm = 4, kScale = 5, kNumbers = 6;
 // Tolerance for rounding; GradientReduction::disagreement() is 0 or at least 0.5.
 constexpr double kMaxDisagreement = 0.25;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -111,17 +110,16 @@ at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   for (const auto& reduction : reductions_) {
     if (const at::Tensor own = reduction->disagreement(); own.defined()) disagreement = disagreement + own.to(device_);
   }
-  const auto number = [&](double value) { return value == 0 ? zero : at::full({}, value, options); };
-  at::Tensor totals = at::stack(
-      {has_loss ? weighted_loss_.to(device_) : zero, has_loss ? total_weight_.to(device_) : zero,
-       number(counts_ && pipeline_.index() == 0 ? static_cast<double>(report.num_tokens) : 0.0),
-       number(report.wants_to_stop ? 1.0 : 0.0), disagreement, number(static_cast<double>(report.save.num_working)),
-       number(static_cast<double>(report.save.num_failed))});
-  if (ranks_.num_ranks() == 1) return totals;
-  const at::Tensor next_microbatches = at::zeros({ranks_.num_ranks()}, options);
-  if (report.next_microbatches > 0) next_microbatches[ranks_.index()].fill_(report.next_microbatches);
-  totals = at::cat({totals, next_microbatches});
-  ranks_.communicator()->all_reduce(totals, ReduceOp::kSum).wait();
+  const bool has_tokens = counts_ && pipeline_.index() == 0 && report.num_tokens != 0;
+  const at::Tensor tokens = has_tokens ? at::full({}, static_cast<double>(report.num_tokens), options) : zero;
+  const at::Tensor numbers = at::zeros({std::ssize(report.numbers)}, options);
+  for (std::int64_t i = 0; i < numbers.size(0); ++i) {  // a fill does not wait for the device, as a copy would
+    if (const double number = report.numbers[static_cast<std::size_t>(i)]; number != 0) numbers[i].fill_(number);
+  }
+  const at::Tensor totals = at::cat({at::stack({has_loss ? weighted_loss_.to(device_) : zero,
+                                                has_loss ? total_weight_.to(device_) : zero, tokens, disagreement}),
+                                     numbers});
+  if (ranks_.num_ranks() > 1) ranks_.communicator()->all_reduce(totals, ReduceOp::kSum).wait();
   return totals;
 }
 
@@ -145,13 +143,14 @@ GradientManager::Pending GradientManager::sum_step(const RankReport& report) {
   tied_.sum_gradients();
   const at::Tensor norm = distributed_grad_norm(norm_groups_, 2.0, pipeline_).to(sums.options());
   const at::Tensor scale = grad_scale_of(sums, norm);
-  const at::Tensor next_microbatches = sums.narrow(0, kNumSums, sums.size(0) - kNumSums);
-  const at::Tensor totals = at::cat({sums.narrow(0, 0, kNumSums), norm.view(1), scale.view(1), next_microbatches});
+  const at::Tensor numbers = sums.narrow(0, kNumSums, sums.size(0) - kNumSums);
+  const at::Tensor totals = at::cat({sums.narrow(0, 0, kNumSums), norm.view(1), scale.view(1), numbers});
   return {.grad_scale = scale, .totals = HostCopy(totals, copies_, world_)};
 }
 
 StepTotals GradientManager::read_step(const Pending& pending) const {
-  const double* const total = pending.totals.wait().const_data_ptr<double>();
+  const at::Tensor& totals = pending.totals.wait();
+  const double* const total = totals.const_data_ptr<double>();
   D9D_CHECK(
       total[kDisagreement] <= kMaxDisagreement, StateError,
       "[loop::gradients] expected all ranks to gather and reduce the same sharded modules in a step, got others on "
@@ -163,13 +162,7 @@ StepTotals GradientManager::read_step(const Pending& pending) const {
             "its loss is a mean over.");
   StepTotals step{.total_weight = total[kWeight],
                   .num_tokens = static_cast<std::int64_t>(total[kTokens]),
-                  .stops = total[kStops] > 0,
-                  .save = {.num_working = static_cast<std::int64_t>(total[kSaving]),
-                           .num_failed = static_cast<std::int64_t>(total[kFailedSaves])}};
-  if (ranks_.num_ranks() > 1) {
-    const double* const next_microbatches = total + kNextMicrobatches;
-    step.next_microbatches.assign(next_microbatches, next_microbatches + ranks_.num_ranks());
-  }
+                  .numbers = {total + kNumbers, total + totals.numel()}};
   if (step.total_weight == 0.0) {
     step.is_usable = false;
     step.reason = "its total loss weight is 0";
@@ -209,7 +202,7 @@ void GradientManager::scale_gradients(const StepTotals& step) const {
   if (!grads.empty()) at::_foreach_mul_(grads, step.grad_scale);
 }
 
-StepTotals GradientManager::finish_step(const RankReport& report) {
+StepTotals GradientManager::reduce_and_clip(const RankReport& report) {
   const Pending pending = sum_step(report);
   const StepTotals step = read_step(pending);
   refuse_non_finite(step, report);
@@ -228,7 +221,7 @@ StepTotals GradientManager::apply(Optimizer& optimizer, double learning_rate, co
     refuse_non_finite(step, report);
     return step;
   }
-  const StepTotals step = finish_step(report);
+  const StepTotals step = reduce_and_clip(report);
   if (!step.is_usable) return step;
   const auto step_optimizer = [&] {
     optimizer.step(learning_rate);

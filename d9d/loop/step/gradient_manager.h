@@ -23,10 +23,10 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include "d9d/checkpoint/save_progress.h"
 #include "d9d/core/device/host_copy.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/internals/grad_norm/distributed_grad_norm.h"
@@ -42,9 +42,8 @@ namespace d9d {
 struct RankReport {
   std::optional<std::int64_t> step = {};  // index of the step in the job, for errors
   std::int64_t num_tokens = 0;
-  bool wants_to_stop = false;
-  SaveProgress save = {};
-  std::int64_t next_microbatches = 0;  // of this rank in the next step; 0: not known yet
+  // Added up over all ranks, which give the same count of them, in the message that sums the losses (rank_votes.h).
+  std::vector<double> numbers = {};
 };
 
 // Totals of a step, the same on all ranks.
@@ -53,10 +52,8 @@ struct StepTotals {
   double norm = 0.0;  // L2, over all parameters, before clipping
   double total_weight = 0.0;
   std::int64_t num_tokens = 0;
-  bool stops = false;  // at least one rank wants to stop
-  SaveProgress save = {};
-  std::vector<std::int64_t> next_microbatches = {};  // of each rank; empty in a job of one rank
-  bool is_usable = true;                             // false: total weight 0, or not finite
+  std::vector<double> numbers = {};  // the sums of RankReport::numbers
+  bool is_usable = true;             // false: total weight 0, or not finite
   bool is_finite = true;
   bool is_lost = false;     // not finite because a parameter is not: no later step will be
   double grad_scale = 1.0;  // factor on the summed gradients: divides by the total weight and clips
@@ -119,7 +116,7 @@ class GradientManager {
                    const AroundStep& around = {});
   // Collective. Like apply(), but leaves the optimiser's step to the caller: gradients are then divided and clipped.
   // Where StepTotals::is_usable is false they are only summed, and must not be used.
-  [[nodiscard]] StepTotals finish_step(const RankReport& report);
+  [[nodiscard]] StepTotals reduce_and_clip(const RankReport& report);
 
   // Clears gradients and loss.
   void reset();
@@ -134,9 +131,7 @@ class GradientManager {
     // fp64, 0-dim: the factor that divides the gradients in .grad() by the total weight and clips them. NaN if the step
     // is not usable.
     at::Tensor grad_scale;
-    // fp64, [9] on one rank, otherwise [9 + ranks]: weighted loss, weight, tokens, number of ranks that want to stop,
-    // disagreement, number of ranks that are saving, number of ranks whose save failed, norm, grad_scale, and
-    // next_microbatches of each rank
+    // fp64, [6 + size of RankReport::numbers]: weighted loss, weight, tokens, disagreement, norm, grad_scale, numbers
     HostCopy totals;
   };
 

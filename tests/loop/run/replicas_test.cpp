@@ -143,7 +143,7 @@ Values train_by_hand(const DistContext& context, const JobOfReplicas& job) {
       (loss * weight).backward();
       gradients.end_microbatch();
     }
-    if (gradients.finish_step({}).is_usable) optimizer.step(optimizer.learning_rate() * schedule.factor());
+    if (gradients.reduce_and_clip({}).is_usable) optimizer.step(optimizer.learning_rate() * schedule.factor());
     schedule.step();
     gradients.reset();
   }

@@ -17,6 +17,7 @@
 namespace d9d::test::gradient_manager_test {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -38,7 +39,7 @@ void run_steps(const std::function<RankReport(const DistContext&)>& report,
     gradients.add_loss_with_weight(loss, at::scalar_tensor(weight));
     (loss * weight).backward();
     gradients.end_microbatch();
-    visit(gradients.finish_step(report(context)));
+    visit(gradients.reduce_and_clip(report(context)));
   });
 }
 
@@ -124,11 +125,12 @@ TEST(GradientManager, Leaves_out_ranks_whose_losses_weigh_nothing) {
             {0, 0});
 }
 
-TEST(GradientManager, Stops_all_ranks_when_any_one_wants_to) {
-  for (std::int64_t who = 0; who < 4; ++who) {
-    run_steps([who](const DistContext& context) { return RankReport{.wants_to_stop = context.rank() == who}; },
-              [who](const StepTotals& step) { EXPECT_TRUE(step.stops) << who; });
-  }
+TEST(GradientManager, Adds_up_the_numbers_of_all_ranks) {
+  run_steps(
+      [](const DistContext& context) {
+        return RankReport{.numbers = {static_cast<double>(context.rank()), 0.0, context.rank() == 2 ? 5.0 : 0.0}};
+      },
+      [](const StepTotals& step) { EXPECT_THAT(step.numbers, ElementsAre(0.0 + 1 + 2 + 3, 0, 5)); });
 }
 
 // The dtype of the gradient of a bfloat16 FSDP parameter after a step.
@@ -208,7 +210,7 @@ TEST(GradientManager, Reports_a_failed_communication_and_not_the_loss_that_it_le
     gradients.add_loss_with_weight(loss, at::ones({}));
     loss.backward();
     gradients.end_microbatch();
-    EXPECT_THAT([&] { (void)gradients.finish_step({}); },
+    EXPECT_THAT([&] { (void)gradients.reduce_and_clip({}); },
                 ::testing::ThrowsMessage<CommunicationError>("rank 1 is gone"));
   }
 }

@@ -1,0 +1,31 @@
+#include "d9d/loop/step/rank_votes.h"
+
+namespace d9d {
+namespace {
+
+// Indices of the numbers; then next_microbatches of each rank follows.
+enum : std::size_t { kStops, kWorking, kFailed, kNumVotes };
+
+}  // namespace
+
+std::vector<double> to_numbers(const RankVotes& votes, const DeviceMesh& ranks) {
+  const auto num_ranks = static_cast<std::size_t>(ranks.num_ranks());
+  std::vector<double> numbers(kNumVotes + (num_ranks == 1 ? 0 : num_ranks));
+  numbers[kStops] = votes.wants_to_stop ? 1.0 : 0.0;
+  numbers[kWorking] = static_cast<double>(votes.save.num_working);
+  numbers[kFailed] = static_cast<double>(votes.save.num_failed);
+  if (num_ranks > 1) {
+    numbers[kNumVotes + static_cast<std::size_t>(ranks.index())] = static_cast<double>(votes.next_microbatches);
+  }
+  return numbers;
+}
+
+JobVotes read_votes(std::span<const double> sums) {
+  const auto count = [](double sum) { return static_cast<std::int64_t>(sum); };
+  JobVotes votes{.stops = sums[kStops] > 0,
+                 .save = {.num_working = count(sums[kWorking]), .num_failed = count(sums[kFailed])}};
+  for (const double next : sums.subspan(kNumVotes)) votes.next_microbatches.push_back(count(next));
+  return votes;
+}
+
+}  // namespace d9d
