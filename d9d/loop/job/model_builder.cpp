@@ -13,6 +13,7 @@
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/checkpoint/job_checkpoints.h"
+#include "d9d/modules/detect_non_finite.h"
 #include "d9d/modules/mixed_precision.h"
 
 namespace d9d {
@@ -125,6 +126,7 @@ std::optional<LoadReport> build_model_stage(const DistContext& context, const Tr
         [&](const HuggingFaceDirectory& source) { return provider.map_source_checkpoint(source, module); });
   }
   module.check_initialized();
+  if (config.detect_non_finite) detect_non_finite(module);
   return loaded;
 }
 

@@ -1,6 +1,6 @@
 // Builds a stage of a model that a provider has initialized without memory, for training, measuring and planning.
 //
-//   master dtype -> parallelize -> materialize -> initial values -> source checkpoint
+//   master dtype -> parallelize -> materialize -> initial values -> source checkpoint -> detect_non_finite
 //
 // Example
 //   const std::shared_ptr<AnyModelStage> stage = binding.initialize_stage(context, info);

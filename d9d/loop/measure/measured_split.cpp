@@ -17,7 +17,6 @@
 #include "d9d/loop/step/gradient_manager.h"
 #include "d9d/loop/step/local_stages.h"
 #include "d9d/loop/step/training_stage.h"
-#include "d9d/modules/detect_non_finite.h"
 #include "d9d/modules/gradient_reduction.h"
 #include "d9d/parallelism/fsdp/fsdp_runtime.h"
 #include "d9d/pipelining/executor/measure_links.h"
@@ -138,7 +137,6 @@ std::optional<std::string> MeasuredSplit::build() {
     const double before = free_bytes();
     (void)build_model_stage(job_.context, config, job_.model, info, stages_.back());
     held_.push_back(before - free_bytes());
-    if (config.detect_non_finite) detect_non_finite(*stages_.back());
   }
   module_ = local_stages(stages_);
   return std::nullopt;

@@ -17,7 +17,6 @@
 #include "d9d/loop/measure/auto_schedule.h"
 #include "d9d/loop/step/local_stages.h"
 #include "d9d/loop/task/train_events.h"
-#include "d9d/modules/detect_non_finite.h"
 
 namespace d9d {
 namespace {
@@ -101,7 +100,6 @@ std::vector<std::shared_ptr<AnyModelStage>> JobBuilder::build_stages(const Train
     check_equal_model(context_, *module);
     auto report = build_model_stage(context_, config, parts_.model, info, module, /*resumes=*/saved_.has_value());
     if (report) loaded.push_back(std::move(*report));
-    if (config.detect_non_finite) detect_non_finite(*module);
   }
   if (!loaded.empty()) warn_of_source_checkpoint(context_, config.model_stage_factory, loaded);
   return stages;
