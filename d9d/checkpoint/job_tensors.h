@@ -30,7 +30,7 @@ using JobTensors = std::map<std::string, JobTensor>;  // by name
 
 // Local. Whether a job has an axis "pp" of several ranks.
 [[nodiscard]] bool has_pipeline(const DeviceMesh& job);
-// Local. The coordinate on that axis of the rank at `index` of job.ranks(); 0 without it.
+// Local. The pipeline rank of job.ranks()[index], its coordinate on the axis "pp"; 0 if the mesh has no such axis.
 [[nodiscard]] std::int64_t pipeline_rank_at(std::size_t index, const DeviceMesh& job);
 
 }  // namespace d9d

@@ -35,7 +35,8 @@ struct MappingReport {
 // Local. Throws StateError for shapes and dtypes that do not fit, as source_groups() does.
 [[nodiscard]] MappingReport report_mapping(const StateMapper& mapper, const NamedTensors& tensors);
 
-// Groups, and tensors in a group, whose names differ only in numbers share one line with * for a number.
+// The report as text. Tensors of a group whose names differ only in numbers share a line, with * for the number
+// (layers.*.mlp.up_proj.weight), and so do groups of such tensors.
 [[nodiscard]] std::string text_of(const MappingReport& report);
 
 }  // namespace d9d

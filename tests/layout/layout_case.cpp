@@ -13,7 +13,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/checkpoint/checkpoint_directory.h"
-#include "d9d/loop/checkpoint/job_checkpoints.h"
+#include "d9d/loop/checkpoint/job_state.h"
 #include "d9d/loop/checks/equal_microbatches.h"
 #include "d9d/loop/step/gradient_manager.h"
 #include "d9d/loop/step/local_stages.h"

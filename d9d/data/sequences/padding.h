@@ -21,9 +21,9 @@ struct PadOptions {
   std::optional<std::int64_t> multiple_of = {};  // rounds the common length up
 };
 
-// Stacks B tensors of shape [n_i] and one dtype into [B, max n_i], rounded up and padded as the options say. Throws
-// ConfigError if there is no item, if an item does not have one dimension and the dtype of the first, or if
-// multiple_of < 1.
+// Stacks B tensors of shape [n_i] and one dtype into [B, L]: L is the largest n_i, rounded up to a multiple of
+// options.multiple_of, to which shorter tensors are padded. Throws ConfigError if there is no item, if an item does not
+// have one dimension and the dtype of the first, or if multiple_of < 1.
 [[nodiscard]] at::Tensor pad_stack_1d(const std::vector<at::Tensor>& items, PadOptions options);
 
 enum class TokenPooling { kFirst, kLast, kAll };

@@ -1,18 +1,15 @@
 #include "d9d/loop/checkpoint/job_checkpoints.h"
 
-#include <algorithm>
 #include <filesystem>
-#include <ranges>
 #include <string>
 #include <utility>
-
-#include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
 #include "d9d/core/collectives/agreed.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/error/error_place.h"
+#include "d9d/loop/checkpoint/job_state.h"
 #include "d9d/loop/checks/rank_consistency.h"
 #include "d9d/loop/task/trainable_parameters.h"
 #include "d9d/model_state/mapper/compose.h"
@@ -23,142 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kModel = kModelPrefix, kOptimizer = "optimizer.";  // prefixes of names
-constexpr const char* kTrainableOnly = "checkpoint_only_trainable_parameters";
-
-std::map<std::string, DTensor> tensors_of_model(const Module& module, bool trainable_only) {
-  std::map<std::string, DTensor> tensors;
-  for (auto& [name, tensor] : state_of(module)) tensors.emplace(kModel + name, std::move(tensor));
-  if (!trainable_only) return tensors;
-  for (const auto& [name, parameter] : module.named_parameters()) {
-    if (!parameter->requires_grad()) tensors.erase(kModel + name);
-  }
-  return tensors;
-}
-
-// Throws StateError for an entry without a layout that has the shape of this rank's part of the parameter: as a whole
-// tensor, it would be saved by one rank and loaded on all.
-void check_layout(const std::string& entry, const DTensor& tensor,
-                  const std::map<std::string, ParameterPtr>& parameters) {
-  const auto found = parameters.find(entry.substr(0, entry.rfind('.')));
-  if (found == parameters.end() || !tensor.mesh.axes().empty() || tensor.local.numel() == 1) return;
-  const at::IntArrayRef held = found->second->stored().sizes();
-  D9D_CHECK(held == found->second->global_shape() || tensor.local.sizes() != held, StateError,
-            "[loop::checkpoints] expected the optimiser's state '", entry,
-            "' with the layout of its parameter, of which ", "a rank keeps ", held,
-            ", got it as whole on every rank. Return NamedParameter::laid_out() in state_dict(), of ",
-            "the parameters that build_optimizer() gets.");
-}
-
-std::map<std::string, DTensor> tensors_of_optimizer(const Module& module, const Optimizer& optimizer) {
-  std::map<std::string, ParameterPtr> parameters;
-  for (const auto& [name, parameter] : module.named_parameters()) parameters.emplace(name, parameter);
-  std::map<std::string, DTensor> tensors;
-  for (auto& [name, tensor] : optimizer.state_dict()) {
-    check_layout(name, tensor, parameters);
-    tensors.emplace(kOptimizer + name, std::move(tensor));
-  }
-  return tensors;
-}
-
-// Collective. Whether any stage of the pipeline has frozen parameters.
-bool has_frozen_parameters(const Module& module, const DistContext& context) {
-  const auto parameters = module.named_parameters();
-  const bool has = std::ranges::any_of(parameters, [](const auto& each) { return !each.second->requires_grad(); });
-  const auto all = all_gather_object(has, context.mesh(MeshDomain::kRegular).slice({"pp"}));
-  return std::ranges::find(all, nlohmann::json(true)) != all.end();
-}
-
-// The source_checkpoint of the job that saved, as a resolved folder; none if it had none.
-std::optional<fs::path> source_of(const SavedCheckpoint& saved) {
-  const auto& source = value_of(saved, "trainer").at("model_stage_factory").at("source_checkpoint");
-  return source.is_null() ? std::nullopt : std::optional<fs::path>(source.get<std::string>());
-}
-
-// Throws ConfigError unless frozen parameters, which are not in the checkpoint, have the same origin as in the job that
-// saved.
-void check_frozen_source(const SavedCheckpoint& saved, const TrainerConfig& config) {
-  constexpr const char* kAdvice = ": frozen parameters are not in it. Continue with the same.";
-  const ModelStageFactoryConfig& factory = config.model_stage_factory;
-  const auto source = source_of(saved);
-  const auto text = [](const std::optional<fs::path>& path) { return path ? path->string() : "null"; };
-  std::error_code ignored;  // links to one folder are equivalent
-  const bool is_same = source && factory.source_checkpoint
-                           ? fs::equivalent(*source, *factory.source_checkpoint, ignored)
-                           : source == factory.source_checkpoint;
-  D9D_CHECK(is_same, ConfigError,
-            "[loop::checkpoints] expected trainer.model_stage_factory.source_checkpoint = ", text(source),
-            ", with which ", saved.folder().string(), " was saved, got ", text(factory.source_checkpoint), kAdvice);
-  const bool come_from_seed = !source || factory.source_may_lack.has_value();
-  const auto& seed = value_of(saved, "base_seed");
-  D9D_CHECK(!come_from_seed || seed == config.determinism.base_seed, ConfigError,
-            "[loop::checkpoints] expected trainer.determinism.base_seed = ", seed.dump(), ", with which ",
-            saved.folder().string(), " was saved, got ", config.determinism.base_seed, kAdvice);
-}
-
-// The values of the ranks that the checkpoint lists as `list`.
-std::vector<nlohmann::ordered_json> values_of_ranks(const SavedCheckpoint& saved, const char* list) {
-  std::vector<nlohmann::ordered_json> values;
-  for (const auto rank : value_of(saved, list).get<std::vector<std::size_t>>()) {
-    D9D_CHECK(rank < saved.rank_values().size(), IoError, "[loop::checkpoints] expected values of rank ", rank, " in ",
-              saved.folder().string(), ", got none. Continue from another checkpoint.");
-    values.push_back(saved.rank_values()[rank]);
-  }
-  return values;
-}
-
-// The sums of metrics over all ranks since they were last logged, by name.
-std::map<std::string, at::Tensor> metric_states(const SavedCheckpoint& saved, const char* kind) {
-  std::map<std::string, at::Tensor> states;
-  for (const auto& of_rank : values_of_ranks(saved, "metric_ranks")) {
-    for (const auto& [name, state] : of_rank.at(kind).items()) {
-      const at::Tensor sums = at::tensor(state.at("sums").get<std::vector<double>>(), at::kDouble)
-                                  .view(state.at("shape").get<std::vector<std::int64_t>>());
-      const auto [found, is_first] = states.try_emplace(name, sums);
-      if (!is_first) found->second = found->second + sums;
-    }
-  }
-  return states;
-}
-
-void load_metrics(const std::map<std::string, at::Tensor>& states, const DistContext& context,
-                  const MetricMap& metrics) {
-  if (!context.is_main_process()) return;  // the states are sums over ranks: one rank gets all
-  for (const auto& [name, sums] : states) {
-    const auto metric = metrics.find(name);
-    if (metric != metrics.end()) metric->second->load_state(sums.to(context.device()));
-  }
-}
-
 }  // namespace
-
-const nlohmann::ordered_json& value_of(const SavedCheckpoint& saved, const char* name) {
-  const auto found = saved.values().find(name);
-  D9D_CHECK(found != saved.values().end(), StateError, "[loop::checkpoints] expected '", name, "' in ",
-            saved.folder().string(), ", got none. Continue with the program that wrote it.");
-  return *found;
-}
-
-std::vector<nlohmann::json> task_states(const SavedCheckpoint& saved) {
-  std::vector<nlohmann::json> states;
-  for (const auto& of_rank : values_of_ranks(saved, "task_ranks")) states.emplace_back(of_rank.at("task"));
-  const bool are_null = std::ranges::all_of(states, [](const nlohmann::json& state) { return state.is_null(); });
-  return are_null ? std::vector<nlohmann::json>() : states;
-}
-
-std::map<std::string, DTensor> tensors_of(const Module& module, const Optimizer& optimizer, bool trainable_only) {
-  std::map<std::string, DTensor> tensors = tensors_of_model(module, trainable_only);
-  tensors.merge(tensors_of_optimizer(module, optimizer));
-  return tensors;
-}
-
-std::set<std::string> buffers_of(const Module& module) {
-  std::set<std::string> names;
-  for (const auto& [name, buffer] : module.named_buffers()) {
-    if (buffer->is_persistent) names.insert(kModel + name);
-  }
-  return names;
-}
 
 bool saves_checkpoints(const CheckpointingConfig& config) {
   return !(config.period_steps == StepActionPeriod{StepActionMode::kDisable});
@@ -259,17 +121,6 @@ void check_optimizer_state(const DistContext& context, const Module& module, con
   }
 }
 
-void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module,
-                const TrainerConfig& config) {
-  const bool trainable_only = config.model_stage_factory.checkpoint_only_trainable_parameters;
-  const auto& saved_with = value_of(saved, kTrainableOnly);
-  D9D_CHECK(saved_with == trainable_only, ConfigError, "[loop::checkpoints] expected trainer.model_stage_factory.",
-            kTrainableOnly, " = ", saved_with.dump(), ", with which ", saved.folder().string(), " was saved, got ",
-            trainable_only ? "true" : "false", ". Continue with the same, or begin in another folder.");
-  if (trainable_only && has_frozen_parameters(module, context)) check_frozen_source(saved, config);
-  saved.load({.tensors = tensors_of_model(module, trainable_only)}, context.mesh(MeshDomain::kBatch), kModel);
-}
-
 nlohmann::ordered_json written_settings(const TrainerConfig& given, const OptimizerProvider& optimizer,
                                         const LearningRateSchedulerProvider& lr_scheduler) {
   return {{"trainer", write_record(given)},
@@ -304,32 +155,10 @@ void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& s
 }
 
 LoadReport load_saved_model(Module& module, const SavedCheckpoint& saved, const LoadOptions& options) {
-  const NamedTensors tensors = saved.tensors(kModel);
+  const NamedTensors tensors = saved.tensors(kModelPrefix);
   std::set<std::string> own;
   for (const auto& [name, tensor] : state_of(module)) own.insert(name);
   return load_model_state(module, mapper::identities(own), tensors, options);
-}
-
-void load(const SavedCheckpoint& saved, TrainingJob& job) {
-  saved.load({.tensors = tensors_of_optimizer(*job.module, job.optimizer)}, job.context.mesh(MeshDomain::kBatch),
-             kOptimizer);
-  job.lr_scheduler.load_state(value_of(saved, "lr_scheduler"));
-  load_metrics(metric_states(saved, "metrics"), job.context, job.metrics);
-  const std::map<std::string, at::Tensor> loss_means = metric_states(saved, "loss_means");
-  for (const auto& [name, sums] : loss_means) (*job.loss_means)[name] = std::make_shared<MeanMetric>();
-  load_metrics(loss_means, job.context, *job.loss_means);
-  const std::uint64_t seed = job.config.determinism.base_seed;
-  if (value_of(saved, "base_seed") != seed && job.context.is_main_process()) {
-    job.context.log().warning("trainer.determinism.base_seed is ", seed, ", and was ",
-                              value_of(saved, "base_seed").dump(), " in ", saved.folder().string(),
-                              ": random layers draw other numbers from here on");
-  }
-  job.tracker_state = value_of(saved, "tracker");
-  const auto num_updates = saved.values().find("num_updates");  // older checkpoints lack it
-  job.updates.load(num_updates == saved.values().end() ? saved.step() : num_updates->get<std::int64_t>());
-  if (job.context.is_main_process()) {
-    job.context.log().info("continues after step ", saved.step(), " from ", saved.folder().string());
-  }
 }
 
 }  // namespace d9d

@@ -1,5 +1,5 @@
-// Defines what a checkpoint contains of a training job, and continues a job from one. JobSaves (job_saves.h) writes
-// checkpoints.
+// The checkpoints of a job: where it saves, which one it continues from, and what is compared before it does. JobSaves
+// (job_saves.h) writes checkpoints, job_state.h says what they contain.
 //
 // Example
 //   const auto lock = prepare_saves(context, config.checkpointing);
@@ -11,12 +11,8 @@
 //   if (saved) load(*saved, job);
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
-#include <string>
-#include <vector>
 
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/core/dist_context/dist_context.h"
@@ -52,13 +48,6 @@ void check_names_of_saves(const DistContext& context, const CheckpointingConfig&
 // and of parameters without an entry if others have one.
 void check_optimizer_state(const DistContext& context, const Module& module, const Optimizer& optimizer);
 
-// Collective. Loads parameters and persistent buffers in place. With checkpoint_only_trainable_parameters, frozen
-// parameters are not in the checkpoint and keep their values. Throws ConfigError if the checkpoint was written with
-// another setting, or if frozen parameters now have another origin: another source_checkpoint, one instead of the seed,
-// the seed instead of one, or another seed.
-void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module,
-                const TrainerConfig& config);
-
 // Returns TrainingJob::written.
 [[nodiscard]] nlohmann::ordered_json written_settings(const TrainerConfig& given, const OptimizerProvider& optimizer,
                                                       const LearningRateSchedulerProvider& lr_scheduler);
@@ -71,23 +60,5 @@ void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& s
 
 // Local. Loads the weights of a job's checkpoint into the module of another job, which begins with them.
 LoadReport load_saved_model(Module& module, const SavedCheckpoint& saved, const LoadOptions& options);
-
-// Collective. Loads the optimiser's state in place, the position of the learning-rate schedule, metrics, the number of
-// updates, and the state of the tracker. JobSchedule, data and model are loaded before.
-void load(const SavedCheckpoint& saved, TrainingJob& job);
-
-// Returns a value of CheckpointState::values. Throws StateError, naming the folder, if it is missing.
-[[nodiscard]] const nlohmann::ordered_json& value_of(const SavedCheckpoint& saved, const char* name);
-
-// The TrainTask::state() that each data-parallel rank has saved; empty if all are null.
-[[nodiscard]] std::vector<nlohmann::json> task_states(const SavedCheckpoint& saved);
-
-// Local. The tensors of a job that its checkpoints contain: "model.<name>", and "optimizer.<entry>" for those of
-// Optimizer::state_dict(). trainable_only: without frozen parameters.
-[[nodiscard]] std::map<std::string, DTensor> tensors_of(const Module& module, const Optimizer& optimizer,
-                                                        bool trainable_only = false);
-inline constexpr const char* kModelPrefix = "model.";
-// Local. The names among those of tensors_of() that are persistent buffers.
-[[nodiscard]] std::set<std::string> buffers_of(const Module& module);
 
 }  // namespace d9d

@@ -1,89 +1,12 @@
 #include "d9d/loop/checkpoint/job_saves.h"
 
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "d9d/base/check.h"
-#include "d9d/base/config/record_json.h"
-#include "d9d/core/device/host_copy.h"
 #include "d9d/loop/checkpoint/job_checkpoints.h"
-#include "d9d/loop/checks/rank_consistency.h"
 #include "d9d/loop/task/train_events.h"
 
 namespace d9d {
-namespace {
-
-// Copies of the sums of metrics on this rank, in flight from the device.
-using MetricCopies = std::vector<std::pair<std::string, HostCopy>>;
-
-MetricCopies copies_of(const MetricMap& metrics, const SideStream& copies) {
-  MetricCopies result;
-  for (const auto& [name, metric] : metrics) {
-    const at::Tensor sums = metric->state();
-    if (!sums.defined()) continue;
-    result.emplace_back(name, HostCopy(sums.detach().to(at::kDouble, /*non_blocking=*/false, /*copy=*/true), copies));
-  }
-  return result;
-}
-
-nlohmann::json numbers_of(const MetricCopies& metrics) {
-  nlohmann::json result = nlohmann::json::object();
-  for (const auto& [name, copy] : metrics) {
-    const at::Tensor numbers = copy.wait().contiguous();
-    const auto* const first = numbers.const_data_ptr<double>();
-    result[name] = {{"shape", numbers.sizes().vec()}, {"sums", std::vector<double>(first, first + numbers.numel())}};
-  }
-  return result;
-}
-
-// Returns a function that builds the values of this rank for a checkpoint; a thread calls it and waits for the copies.
-std::function<nlohmann::json()> rank_values(const TrainingJob& job, const nlohmann::json& task) {
-  const SideStream copies(job.context.device());
-  return [task, metrics = copies_of(job.metrics, copies), loss_means = copies_of(*job.loss_means, copies)] {
-    return nlohmann::json{{"task", task}, {"metrics", numbers_of(metrics)}, {"loss_means", numbers_of(loss_means)}};
-  };
-}
-
-std::map<std::string, DTensor> saved_tensors(const TrainingJob& job) {
-  return tensors_of(*job.module, job.optimizer, job.config.model_stage_factory.checkpoint_only_trainable_parameters);
-}
-
-// The ranks with the last stage, one for each data-parallel rank.
-std::vector<std::int64_t> task_ranks(const TrainingJob& job) {
-  const DeviceMesh ranks = job.context.mesh(MeshDomain::kBatch).slice({"pp", "dp"});
-  const std::vector<std::int64_t> all = ranks.ranks();
-  const auto first = all.begin() + job.placement.rank_of_last_stage() * ranks.axis_size("dp");
-  return {first, first + ranks.axis_size("dp")};
-}
-
-CheckpointState state_of(const TrainingJob& job, const RunPosition& position) {
-  const DeviceMesh& batch = job.context.mesh(MeshDomain::kBatch);
-  CheckpointState state{.tensors = saved_tensors(job),
-                        .buffers = buffers_of(*job.module),
-                        .values = {},
-                        .copies = copies_of_buffers(*job.module, job.stages, kModelPrefix),
-                        .equal_values = equal_at_saves(),
-                        .rank_values = rank_values(job, position.task)};
-  state.values = {
-      {"schedule", job.schedule.state()},
-      {"num_updates", job.updates.num_updates()},
-      {"lr_scheduler", job.lr_scheduler.state()},
-      {"data", position.data},
-      {"tracker", position.tracker},
-      {"base_seed", job.config.determinism.base_seed},
-      {"checkpoint_only_trainable_parameters", job.config.model_stage_factory.checkpoint_only_trainable_parameters},
-      {"task_ranks", task_ranks(job)},
-      {"metric_ranks", batch.slice({"pp", "dp", "cp"}).ranks()},
-      {"mesh", write_record(job.context.mesh_parameters())},
-      {"trainer", write_record(job.config)},
-      {"written", job.written},
-      {"auto_schedule", job.auto_schedule},
-      {"hparams", job.hparams}};
-  return state;
-}
-
-}  // namespace
 
 JobSaves::JobSaves(const TrainingJob& job)
     : job_(job),
@@ -108,7 +31,7 @@ void JobSaves::save(const RunPosition& position, bool is_last) {
   }
   if (const auto before = writer_.finish()) report(*before, is_last, /*is_last_save=*/false);
   const bool is_first = !writer_.writes_at_once().has_value();
-  writer_.begin(job_.schedule.current_step(), state_of(job_, position), job_.config.checkpointing.num_to_keep);
+  writer_.begin(job_.schedule.current_step(), checkpoint_state(job_, position), job_.config.checkpointing.num_to_keep);
   const bool waits = *writer_.writes_at_once();
   if (is_first && waits && job_.context.is_main_process()) {
     job_.context.log().warning(

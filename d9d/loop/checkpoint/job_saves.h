@@ -14,19 +14,11 @@
 
 #include <cstdint>
 
-#include <nlohmann/json.hpp>
-
 #include "d9d/checkpoint/checkpoint_writer.h"
+#include "d9d/loop/checkpoint/job_state.h"
 #include "d9d/loop/step/training_job.h"
 
 namespace d9d {
-
-// The state of a run that is not part of its job.
-struct RunPosition {
-  nlohmann::json data = nullptr;             // PackStream::state()
-  nlohmann::json task = nullptr;             // TrainTask::state() of this rank
-  nlohmann::ordered_json tracker = nullptr;  // TrackerRun::state(), of the main process
-};
 
 class JobSaves {
  public:

@@ -3,11 +3,13 @@
 //
 //   what                                             on which ranks               when
 //   configuration of trainer, task, model, optimiser all                          once, while the job is built
-//     and schedules; rates; folder of the export
+//     and schedules; the optimiser's learning rate
+//     and the scheduler's factor; folder of the export
 //   names, shapes, dtypes of parameters, and whether  those of a pipeline stage    when it is built, and after
 //     each is trained                                                              kTrainModelStagesReady
-//   the same, later                                  each by itself (FreezeGuard)  before each forward
-//   microbatches of a step                           equal_microbatches.h         before the first forward of each step
+//   whether each parameter is trained, later         each with itself (FreezeGuard) before each forward
+//   number of microbatches of a step                 those that communicate       before the first forward of each step
+//     (equal_microbatches.h)                           within a microbatch
 //   state of the data stream; of the schedules       all                          at each save (equal_at_saves)
 //   parameters, optimiser's state, buffers           those that hold the same     at each save (shared_values.h)
 //                                                    elements or the same name

@@ -18,7 +18,7 @@
 #include "d9d/base/config/record_json.h"
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/core/dtype/scalar_type.h"
-#include "d9d/loop/checkpoint/job_checkpoints.h"
+#include "d9d/loop/checkpoint/job_state.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/loop/language_model/language_model_task.h"
 #include "d9d/loop/task/providers.h"

@@ -12,7 +12,7 @@
 #include "d9d/data/build/text_format.h"
 #include "d9d/data/source/documents_identity.h"
 #include "d9d/data/text/text_encoder.h"
-#include "d9d/loop/checkpoint/job_checkpoints.h"
+#include "d9d/loop/checkpoint/job_state.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/tokenizer/chat/find_chat_family.h"
 #include "d9d/tokenizer/tokenizer.h"

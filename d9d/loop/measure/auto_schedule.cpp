@@ -13,7 +13,7 @@
 #include "d9d/base/io/atomic_file.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/error/error_place.h"
-#include "d9d/loop/checkpoint/job_checkpoints.h"
+#include "d9d/loop/checkpoint/job_state.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
 #include "d9d/pipelining/simulator/layer_costs.h"
 

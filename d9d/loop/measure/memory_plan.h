@@ -77,8 +77,8 @@ struct MemoryMeter {
   std::function<void()> reset_peak;
 };
 
-// Collective over the ranks of the context, which pass the same request. Runs on the device of the context what
-// plan_memory() runs for one rank.
+// Collective over the ranks of the context, which pass the same request. Returns the memory of this rank as measured:
+// what plan_memory() computes without a device runs with real tensors on the context's.
 [[nodiscard]] RankMemory measure_memory(const DistContext& context, const MemoryRequest& request,
                                         ModelProvider<LanguageModelTypes>& model, const MemoryMeter& meter);
 

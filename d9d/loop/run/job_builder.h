@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "d9d/loop/checkpoint/job_checkpoints.h"
+#include "d9d/loop/checkpoint/job_state.h"
 #include "d9d/loop/step/task_binding.h"
 #include "d9d/loop/step/training_job.h"
 #include "d9d/loop/task/providers.h"

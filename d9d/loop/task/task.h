@@ -103,7 +103,8 @@ class TrainTask : public AnyTask {
                 "Types::State, and each struct in it, must list its members in `static constexpr auto fields()` "
                 "(d9d/base/record.h), so that tensors in it are found and detached");
 
-  // Where trainer.pipelining.schedule is auto, all three are called several times more for the first microbatch.
+  // Where trainer.pipelining.schedule is auto, the three functions below are called more often for the first
+  // microbatch, with which stages are measured.
 
   // Called once a microbatch on every rank, with the batch's tensors on the model's device.
   [[nodiscard]] virtual ForwardInputs<Types> build_forward_inputs(const Batch& batch) = 0;

@@ -34,11 +34,11 @@ class PipelineStage {
   // arrived: the transfer of the stage before, empty on the first stage. In a program with a backward its
   // floating-point and complex tensors require gradients. Returns the transfer to the next stage. The last stage
   // returns one scalar, the loss, whose gradient is 1, or nothing in a program without a backward. backward_follows:
-  // the microbatch's B or I is the next computation of the rank, so that nothing runs between the forward and the
-  // backward that uses its results.
+  // the next thing that this rank computes is the backward of this microbatch, or its half that computes the gradients
+  // of inputs.
   //
-  // Where PipelineExecutor::runs_at_once() is true, forward and the microbatch's backward are called with one of two
-  // streams as the current stream, while another stage computes on the other stream. Tensors of other streams that only
+  // Where PipelineExecutor::runs_at_once() is true, forward and the microbatch's backward are called on one of two
+  // streams, while another stage computes on the other. Tensors of other streams that only
   // the autograd graph would keep alive, such as the inputs of a first stage, must then live until the end of the run.
   [[nodiscard]] virtual std::vector<at::Tensor> forward(MicrobatchIndex microbatch,
                                                         const std::vector<at::Tensor>& arrived,

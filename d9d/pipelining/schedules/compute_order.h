@@ -27,7 +27,8 @@ namespace d9d {
 [[nodiscard]] RankProgram depth_first_order(const StagePlacement& stages, std::int64_t rank,
                                             std::int64_t num_microbatches);
 
-// For stages in a loop, with config.num_stages_per_rank stages a rank. Microbatches go through all stages of a rank in
+// One forward and one backward in turn (1F1B), interleaved over the stages of a rank if it has several. For stages in a
+// loop, with config.num_stages_per_rank stages a rank. Microbatches go through all stages of a rank in
 // groups of at least P, or of M if M < P. The sizes of groups differ by at most one; larger groups come first.
 [[nodiscard]] RankProgram one_f_one_b_order(const StagePlacement& stages, std::int64_t rank,
                                             std::int64_t num_microbatches, const OneFOneBScheduleConfig& config);

@@ -24,7 +24,6 @@
 #include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/core/dtensor/redistribute.h"
 #include "d9d/data/pack/as_pack_stream.h"
-#include "d9d/loop/checkpoint/job_checkpoints.h"
 #include "d9d/loop/language_model/auto_data_provider.h"
 #include "d9d/loop/language_model/auto_providers.h"
 #include "d9d/loop/language_model/language_model_task.h"

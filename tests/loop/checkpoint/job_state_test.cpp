@@ -1,5 +1,5 @@
 // Which tensors of a job a checkpoint contains.
-#include "d9d/loop/checkpoint/job_checkpoints.h"
+#include "d9d/loop/checkpoint/job_state.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include "tests/loop/run/toy_job.h"
 #include "tests/support/ranks.h"
 
-namespace d9d::test::job_checkpoints_test {
+namespace d9d::test::job_state_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -45,4 +45,4 @@ TEST(JobCheckpoints, Refuse_a_part_of_a_parameters_state_that_is_called_whole) {
 }
 
 }  // namespace
-}  // namespace d9d::test::job_checkpoints_test
+}  // namespace d9d::test::job_state_test
