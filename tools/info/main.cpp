@@ -52,7 +52,8 @@ std::string driver_version() {
 
 void print_build() {
   std::cout << "d9d " << D9D_VERSION << ", " << D9D_BUILD_TYPE << ", g++ " << __VERSION__ << ", CUDA kernels "
-            << (d9d::is_built_with_cuda() ? "for compute capability 9.0" : "not built (no nvcc)") << '\n'
+            << (d9d::is_built_with_cuda() ? "for compute capability 9.0, in libd9d_cuda.so" : "not built (no nvcc)")
+            << '\n'
             << "LibTorch " << d9d::running_versions().torch << " (built against " << TORCH_VERSION << ")\n";
 }
 

@@ -89,6 +89,9 @@ at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const
   D9D_CHECK(!rotates || (tables.cos.defined() && tables.sin.defined()), ConfigError,
             "[blocks::attention] expected rotary tables, got none. Build the layer with rope_dim = 0 to attend without "
             "rotation.");
+  D9D_CHECK(!rotates || tables.cos.size(-1) == config.rope_dim.value_or(config.head_dim), ConfigError,
+            "[blocks::attention] expected rotary tables of rope_dim = ", config.rope_dim.value_or(config.head_dim),
+            " features, got ", tables.cos.size(-1), ". Build them, or the layer, with the same.");
   const std::vector<at::Tensor> projected = tensor_parallel_->column_linears(hidden_states, projections());
   const auto heads_of = [&](const at::Tensor& columns) { return columns.unflatten(-1, {-1, config.head_dim}); };
   at::Tensor q = heads_of(projected[0]);

@@ -33,12 +33,29 @@ void check_tensor_parallel(const Module& module, std::int64_t degree) {
   }
 }
 
+// Throws unless what is between the layers' edges takes and gives shards of the sequence: nothing gathers them there.
+void check_edges(PreNormDecoder& decoder, std::int64_t degree) {
+  constexpr auto kShard = TensorPlan::Edge::kShard;
+  decoder.for_each_module([&](const std::string& name, Module& module) {
+    if (!name.starts_with("layers.")) return;
+    const std::optional<TensorPlan> plan = module.tensor_plan(degree);
+    D9D_CHECK(plan || !module.named_children().empty(), ConfigError,
+              "[models::parallelize_decoder] mesh.tensor_parallel = ", degree, " needs a tensor_plan() of '", name,
+              "', of whose positions a rank has a part only. Override it, or set the degree to 1.");
+    D9D_CHECK(!plan || (plan->input == kShard && plan->output == kShard), ConfigError,
+              "[models::parallelize_decoder] expected a block in a layer that takes and gives shards of the positions "
+              "(TensorPlan::Edge::kShard) with mesh.tensor_parallel = ",
+              degree, ", got whole ones at '", name, "'. Gather them in the block (set_tensor_parallel_context).");
+  });
+}
+
 void tensor_parallel(PreNormDecoder& decoder, const std::vector<std::shared_ptr<Module>>& heads,
                      const DeviceMesh& dense) {
   const std::int64_t degree = dense.axis_size("tp");
   check_no_snapshots(decoder, "tensor_parallel", degree);
   parallelize_tensor_parallel(decoder, dense);
   check_tensor_parallel(decoder, degree);
+  check_edges(decoder, degree);
   decoder.set_num_position_shards(degree);
   for (const auto& head : heads) {
     const std::optional<TensorPlan> plan = head->tensor_plan(degree);
@@ -46,6 +63,7 @@ void tensor_parallel(PreNormDecoder& decoder, const std::vector<std::shared_ptr<
               "[models::parallelize_decoder] mesh.tensor_parallel = ", degree,
               " is not built in this version for heads other than the language-modelling head. Set it to 1.");
     parallelize_tensor_parallel(*head, dense);
+    check_tensor_parallel(*head, degree);
   }
 }
 

@@ -67,13 +67,18 @@ void check_buildable(const HuggingFaceDecoderConfig& config) {
 }
 
 Rope rope_from_huggingface(const HuggingFaceDecoderConfig& config) {
-  const std::string key = config.rope_parameters ? "rope_parameters" : "rope_scaling";
-  nlohmann::json rope = config.rope_parameters.value_or(config.rope_scaling.value_or(nlohmann::json::object()));
+  // transformers takes rope_scaling if both are there, unless it is empty.
+  const bool has_scaling = config.rope_scaling && !config.rope_scaling->empty();
+  const std::string key = has_scaling || !config.rope_parameters ? "rope_scaling" : "rope_parameters";
+  const nlohmann::json none = nlohmann::json::object();
+  nlohmann::json rope = has_scaling ? *config.rope_scaling : config.rope_parameters.value_or(none);
   check_key(rope.is_object(), key, "an object", rope.dump());
 
   const nlohmann::json theta = rope.value("rope_theta", nlohmann::json(config.rope_theta.value_or(kDefaultRopeTheta)));
-  const bool is_integer = theta.is_number() && std::floor(theta.get<double>()) == theta.get<double>();
-  check_key(is_integer, "rope_theta", "an integer", theta.dump());
+  constexpr double kMaxTheta = 1LL << 53;  // up to which a double has all integers
+  const bool is_integer = theta.is_number() && std::floor(theta.get<double>()) == theta.get<double>() &&
+                          theta.get<double>() >= 1 && theta.get<double>() <= kMaxTheta;
+  check_key(is_integer, "rope_theta", "an integer from 1 to 2^53", theta.dump());
   const auto base = static_cast<std::int64_t>(theta.get<double>());
 
   const nlohmann::json type = rope.value("rope_type", rope.value("type", nlohmann::json("default")));

@@ -1,3 +1,4 @@
+#include "d9d/base/check.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/models/huggingface/decoder_config.h"
 #include "d9d/models/llama3/model.h"
@@ -28,6 +29,11 @@ Llama3Parameters llama3_parameters_from_huggingface(const nlohmann::json& config
 
 nlohmann::json llama3_huggingface_config(const Llama3Parameters& parameters, const std::optional<HeadConfig>& head,
                                          Dtype dtype) {
+  const auto& layer = parameters.layer;
+  D9D_CHECK(layer.hidden_size % layer.num_attention_heads == 0, ConfigError,
+            "[models::llama3] expected hidden_size to be a multiple of num_attention_heads, as transformers asks of a "
+            "Llama, got ",
+            layer.hidden_size, " and ", layer.num_attention_heads, ". Choose other sizes.");
   const HuggingFaceLlamaConfig config = {.decoder = decoder_config(parameters, kLlama3.model_type)};
   return finish_config(write_record(config), "Llama", head, dtype);
 }

@@ -233,6 +233,22 @@ TEST(Attention, Names_missing_tables) {
               HasSubstr("expected rotary tables, got none. Build the layer with rope_dim = 0"));
 }
 
+TEST(Attention, Refuses_tables_that_rotate_other_features) {
+  const auto oracle = test::oracle_case("attention_gqa", at::kFloat);
+  const at::Tensor &cos = oracle.inputs.at("cos"), &sin = oracle.inputs.at("sin");
+  GroupedQueryAttentionConfig config = qwen3();
+  config.rope_dim = cos.size(-1) / 2;
+  const auto half = make_module<GroupedQueryAttention>(config), whole = make_module<GroupedQueryAttention>(qwen3());
+  for (const auto& attention : {half, whole}) test::load(*attention, oracle.weights, at::kFloat);
+  EXPECT_THAT(test::message_of<ConfigError>([&] {
+                (void)half(oracle.inputs.at("x"), RotaryTables{cos, sin});
+              }),
+              HasSubstr("expected rotary tables of rope_dim = "));
+  const RotaryTables narrow{cos.narrow(-1, 0, *config.rope_dim), sin.narrow(-1, 0, *config.rope_dim)};
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)whole(oracle.inputs.at("x"), narrow); }),
+              HasSubstr("expected rotary tables of rope_dim = "));
+}
+
 TEST(Attention, Refuses_sinks_on_a_backend_without_them) {
   GroupedQueryAttentionConfig config = qwen3();
   config.has_sinks = true;

@@ -142,6 +142,30 @@ TEST(Qwen3HuggingFaceConfig, Carries_every_rope_scaling_that_both_sides_have) {
   }
 }
 
+// As in transformers (convert_rope_params_to_dict).
+TEST(Qwen3HuggingFaceConfig, Takes_a_rope_scaling_before_rope_parameters_unless_it_is_empty) {
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}}, plain = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+  const auto scaling_of = [](const json& scaling, const json& parameters) {
+    json config = with(dense_config(), "rope_scaling", scaling);
+    config["rope_parameters"] = parameters;
+    return qwen3_dense_parameters_from_huggingface(config).rope_scaling;
+  };
+  EXPECT_TRUE(scaling_of(yarn, plain).has_value());
+  EXPECT_TRUE(scaling_of(yarn, json::object()).has_value());
+  EXPECT_TRUE(scaling_of(json::object(), yarn).has_value());
+  EXPECT_TRUE(scaling_of(nullptr, yarn).has_value());
+  EXPECT_FALSE(scaling_of(json::object(), plain).has_value());
+}
+
+TEST(Qwen3HuggingFaceConfig, Needs_a_base_that_is_a_number_of_its_range) {
+  for (const json& theta : {json(1e30), json(-5), json(0), json(0.5), json("1e6")}) {
+    EXPECT_THAT(test::message_of<ConfigError>(
+                    [&] { (void)qwen3_dense_parameters_from_huggingface(with(dense_config(), "rope_theta", theta)); }),
+                HasSubstr("rope_theta"))
+        << theta;
+  }
+}
+
 // As in transformers (standardize_rope_params).
 TEST(Qwen3HuggingFaceConfig, Takes_the_original_context_from_beside_the_rope_scaling_first) {
   json config = with(dense_config(), "original_max_position_embeddings", 1024);

@@ -62,5 +62,14 @@ TEST(Llama3, Is_refused_by_name_where_it_is_another_model) {
   }
 }
 
+TEST(Llama3, Of_a_width_that_its_heads_do_not_divide_is_not_exported) {
+  Llama3Parameters parameters = read({{"head_dim", 16}});
+  EXPECT_NO_THROW((void)kLlama3.huggingface_config(parameters, std::nullopt, Dtype::kFloat32));
+  parameters.layer.hidden_size = 50;
+  EXPECT_THAT(test::message_of<ConfigError>(
+                  [&] { (void)kLlama3.huggingface_config(parameters, std::nullopt, Dtype::kFloat32); }),
+              HasSubstr("hidden_size to be a multiple of num_attention_heads"));
+}
+
 }  // namespace
 }  // namespace d9d::llama3_test
