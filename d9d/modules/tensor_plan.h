@@ -1,5 +1,7 @@
 // How tensor parallelism lays a block out: where its parameters are, and which activations a rank has at its edges. A
-// block declares its plan beside itself (Module::tensor_plan), and parallelize_tensor_parallel() carries it out.
+// block declares its plan beside itself (Module::tensor_plan), and parallelize_tensor_parallel() places its parameters.
+// Nothing gathers activations between blocks: a block gathers what it needs whole (set_tensor_parallel_context), and
+// parallelize_decoder() refuses blocks of layers with other edges than kShard.
 //
 // Example
 //   std::optional<TensorPlan> SwiGLU::tensor_plan(std::int64_t /*num_ranks*/) const {

@@ -12,7 +12,7 @@ namespace d9d {
 [[nodiscard]] bool is_built_with_cuda();
 
 // Returns the symbol `name` of libd9d_cuda.so. Requires that load_cuda() has returned true. Throws IoError if the
-// library is not found, or belongs to another build; ConfigError in a build without nvcc.
+// library is not found, or has no such symbol; ConfigError in a build without nvcc.
 [[nodiscard]] void* cuda_library_symbol(const char* name);
 
 // The same for libd9d_cudnn.so, which does not need load_cuda().
