@@ -24,9 +24,9 @@ run: configure  ## Train the example Qwen3-MoE on text found on this machine, ex
 	@cmake --build $(BUILD) --parallel $(JOBS) --target qwen3_moe_pretrain
 	@$(BUILD)/bin/qwen3_moe_pretrain examples/qwen3_moe/pretrain/pretrain.json
 
-# Half as many more tests than cores run, since many wait; threads that wait sleep, since other tests want the cores.
+# Threads that wait sleep, since other tests want the cores.
 test: build  ## Everything that runs without a GPU in minutes
-	@GOMP_SPINCOUNT=0 ctest --test-dir $(BUILD) --parallel $$(($(JOBS) * 3 / 2)) --output-on-failure --no-tests=error -LE full
+	@GOMP_SPINCOUNT=0 ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error -LE full
 
 test-full: bootstrap  ## All matrices, sanitizers, long fuzzing; writes its summary into tests/full_runs
 	@tools/test_full
