@@ -33,20 +33,22 @@ void check_tensor_parallel(const Module& module, std::int64_t degree) {
   }
 }
 
-// Throws unless what is between the layers' edges takes and gives shards of the sequence: nothing gathers them there.
-void check_edges(PreNormDecoder& decoder, std::int64_t degree) {
+// Throws unless the blocks of `module` that have a plan take and give shards of the sequence, which nothing gathers
+// between them, and unless all that has no children is part of such a block.
+void check_edges(const std::string& name, const Module& module, std::int64_t degree) {
   constexpr auto kShard = TensorPlan::Edge::kShard;
-  decoder.for_each_module([&](const std::string& name, Module& module) {
-    if (!name.starts_with("layers.")) return;
-    const std::optional<TensorPlan> plan = module.tensor_plan(degree);
-    D9D_CHECK(plan || !module.named_children().empty(), ConfigError,
-              "[models::parallelize_decoder] mesh.tensor_parallel = ", degree, " needs a tensor_plan() of '", name,
-              "', of whose positions a rank has a part only. Override it, or set the degree to 1.");
-    D9D_CHECK(!plan || (plan->input == kShard && plan->output == kShard), ConfigError,
+  if (const std::optional<TensorPlan> plan = module.tensor_plan(degree)) {
+    D9D_CHECK(plan->input == kShard && plan->output == kShard, ConfigError,
               "[models::parallelize_decoder] expected a block in a layer that takes and gives shards of the positions "
               "(TensorPlan::Edge::kShard) with mesh.tensor_parallel = ",
               degree, ", got whole ones at '", name, "'. Gather them in the block (set_tensor_parallel_context).");
-  });
+    return;
+  }
+  const auto children = module.named_children();
+  D9D_CHECK(!children.empty(), ConfigError, "[models::parallelize_decoder] mesh.tensor_parallel = ", degree,
+            " needs a tensor_plan() of '", name,
+            "', which gets a part of the positions. Override it, or set the degree to 1.");
+  for (const auto& [child, each] : children) check_edges(cat(name, ".", child), *each, degree);
 }
 
 void tensor_parallel(PreNormDecoder& decoder, const std::vector<std::shared_ptr<Module>>& heads,
@@ -55,7 +57,10 @@ void tensor_parallel(PreNormDecoder& decoder, const std::vector<std::shared_ptr<
   check_no_snapshots(decoder, "tensor_parallel", degree);
   parallelize_tensor_parallel(decoder, dense);
   check_tensor_parallel(decoder, degree);
-  check_edges(decoder, degree);
+  for (const auto& [name, layers] : decoder.named_children()) {
+    if (name != "layers") continue;
+    for (const auto& [index, layer] : layers->named_children()) check_edges(cat(name, ".", index), *layer, degree);
+  }
   decoder.set_num_position_shards(degree);
   for (const auto& head : heads) {
     const std::optional<TensorPlan> plan = head->tensor_plan(degree);

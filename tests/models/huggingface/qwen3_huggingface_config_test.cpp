@@ -158,7 +158,7 @@ TEST(Qwen3HuggingFaceConfig, Takes_a_rope_scaling_before_rope_parameters_unless_
 }
 
 TEST(Qwen3HuggingFaceConfig, Needs_a_base_that_is_a_number_of_its_range) {
-  for (const json& theta : {json(1e30), json(-5), json(0), json(0.5), json("1e6")}) {
+  for (const json& theta : {json(1e30), json(-5), json(0), json(0.5)}) {
     EXPECT_THAT(test::message_of<ConfigError>(
                     [&] { (void)qwen3_dense_parameters_from_huggingface(with(dense_config(), "rope_theta", theta)); }),
                 HasSubstr("rope_theta"))
