@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-
 #include "tests/loop/run/pipeline_job.h"
 #include "tests/support/gpu_test.h"
 
