@@ -1,13 +1,14 @@
 # One library, one test binary an area. Folders decide what is built; a file that exists is a file that is compiled.
 #
-#   d9d_library(kernels TORCH DEPENDS core)      d9d/kernels/**/*.{cpp,cu} -> libd9d_kernels.a, target d9d::kernels
+#   d9d_library(kernels TORCH DEPENDS core)      d9d/kernels/**/*.cpp -> libd9d_kernels.a, target d9d::kernels
 #   d9d_test(kernels LABELS unit)                tests/kernels/**/*_test.cpp -> kernels_test, one ctest entry a test case
 #   d9d_tool(plan TORCH DEPENDS loop)            tools/plan/*.cpp -> d9d_plan, installed; tests/tools/plan_test.py
 #
 # TORCH: the area sees tensors; it links LibTorch and shares the one precompiled header.
 # EXCLUDE models: d9d/<area>/models/ (a regular expression) is a library of its own, which may depend on more than the area.
 # no_<feature>.cpp is a stub: it is compiled only when <feature> is listed in D9D_MISSING_FEATURES, instead of the files in
-# folders named <feature>. The feature `cuda` also stands for all .cu files (cmake/Cuda.cmake).
+# folders named <feature>. The .cu files of the library are in libd9d_cuda.so (cmake/CudaLibrary.cmake); those of an example are
+# left out where `cuda` is missing.
 
 include(GoogleTest)
 

@@ -1,8 +1,10 @@
 #include "d9d/loop/checkpoint/job_checkpoints.h"
 
 #include <filesystem>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
