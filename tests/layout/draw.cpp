@@ -46,7 +46,6 @@ OwnLayers draw_own_layers() {
       .replays = one_in(3),
       .has_buffer = one_in(2)};
   own.has_shared_expert = own.has_experts && one_in(2);
-  if (own.has_experts) own.num_dense = any_of<std::int64_t>({0, 0, 1, 2, 3});
   return own;
 }
 
@@ -66,6 +65,7 @@ LayoutJob draw_job() {
   job.freezes_attention = one_in(5);
   job.calls_layers_twice = one_in(5);
   if (has_experts(job)) {
+    job.num_dense = any_of<std::int64_t>({0, 0, 1, 2, 3});
     job.balances_by_loss = one_in(2);
     job.balances_by_bias = one_in(3);
     job.starves_experts = one_in(8);

@@ -34,10 +34,10 @@ class DroppingLayer : public DecoderLayer {
       : num_rounds(num_repetitions),
         block(register_module<Qwen3DenseLayer>("block", parameters)),
         dropout(register_module<Dropout>("dropout", /*probability=*/0.3)) {}
-  [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                           const SequenceShared& shared) const override {
+  [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states,
+                                           const LayerContext& context) const override {
     at::Tensor sum = hidden_states;
-    for (int i = 0; i < num_rounds; ++i) sum = sum + dropout(block(sum, tables, shared).hidden_states);
+    for (int i = 0; i < num_rounds; ++i) sum = sum + dropout(block(sum, context).hidden_states);
     return {.hidden_states = sum, .auxiliary_loss = std::nullopt};
   }
   const int num_rounds;

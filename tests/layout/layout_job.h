@@ -33,7 +33,6 @@ struct OwnLayers {
   Attention attention = Attention::kPlain;
   bool has_experts = false;
   bool has_shared_expert = false;  // with a gate; needs experts
-  std::int64_t num_dense = 0;      // the first layers, which have no experts; the last layer always has them
   double dropout = 0.0;
   // A linear that is skipped in every second step, and in the other steps in every second microbatch.
   bool has_branch = false;
@@ -75,7 +74,8 @@ struct LayoutJob {
   bool is_mixed = false;           // norms in fp32
   bool calls_layers_twice = false;
   bool freezes_late = false;  // freezes, or thaws, a parameter before the last step: refused on every layout
-  // For families with experts.
+  // For layers with experts.
+  std::int64_t num_dense = 0;  // the first layers, which have no experts; the last layer always has them
   bool balances_by_loss = false;
   bool balances_by_bias = false;
   bool starves_experts = false;  // all tokens choose the first two of eight experts; needs the bias

@@ -1,5 +1,7 @@
 #include "tests/layout/layout_model.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "d9d/blocks/moe/moe_layer.h"
@@ -23,6 +25,7 @@ ModulePtr<PreNormDecoder> make_backbone(const LayoutJob& job, Checkpoints checkp
                            .ties_embeddings = job.ties_embeddings,
                            .num_experts = kLayoutExperts,
                            .experts_top_k = 2,
+                           .num_dense_layers = std::min(job.num_dense, job.num_layers - 1),
                            .auxiliary_loss_coefficient = job.balances_by_loss ? 0.1 : 0.0,
                            .bias_update_rate = job.balances_by_bias || job.starves_experts ? 1e-3 : 0.0};
   const DecoderStageOptions options{
@@ -77,12 +80,11 @@ LayoutModel::LayoutModel(const LayoutJob& job, Checkpoints checkpoints, const Pi
   for (const auto& layer : backbone->layers()) checkpoint_blocks(*layer);
 }
 
-DecoderLayerOutput LayoutModel::run_layers(const DecoderLayerOutput& input, const RotaryTables& tables,
-                                           const SequenceShared& shared) const {
+DecoderLayerOutput LayoutModel::run_layers(const DecoderLayerOutput& input, const LayerContext& context) const {
   DecoderLayerOutput state = input;
   for (int pass = 0; pass < num_passes_; ++pass) {
     for (const ModulePtr<DecoderLayer>& layer : backbone->layers()) {
-      const DecoderLayerOutput output = layer(state.hidden_states, tables, shared);
+      const DecoderLayerOutput output = layer(state.hidden_states, context);
       state.hidden_states = output.hidden_states;
       if (output.auxiliary_loss) {
         state.auxiliary_loss =
@@ -96,7 +98,8 @@ DecoderLayerOutput LayoutModel::run_layers(const DecoderLayerOutput& input, cons
 DecoderWithHeads::Output LayoutModel::forward(const SequenceStageInput& input,
                                               const SequenceHeadsShared& shared) const {
   if (num_passes_ == 1 && !is_one_checkpoint_) return decoder(input, shared);
-  const RotaryTables tables = backbone->rope_provider(shared.sequence.position_ids);
+  const LayerContext context{.tables = backbone->rope_provider(shared.sequence.position_ids),
+                             .shared = shared.sequence};
   DecoderLayerOutput begin;
   if (const auto* const ids = std::get_if<SequenceInput>(&input)) {
     begin.hidden_states = backbone->embed_tokens(ids->input_ids);
@@ -104,10 +107,10 @@ DecoderWithHeads::Output LayoutModel::forward(const SequenceStageInput& input,
     const auto& arrived = std::get<SequenceTransfer>(input);
     begin = {.hidden_states = arrived.hidden_states, .auxiliary_loss = arrived.auxiliary_loss};
   }
-  const auto layers = [this](const DecoderLayerOutput& state, const RotaryTables& rotary,
-                             const SequenceShared& to_all) { return run_layers(state, rotary, to_all); };
-  const DecoderLayerOutput state =
-      is_one_checkpoint_ ? checkpoint(layers, begin, tables, shared.sequence) : layers(begin, tables, shared.sequence);
+  const auto layers = [this](const DecoderLayerOutput& state, const LayerContext& to_all) {
+    return run_layers(state, to_all);
+  };
+  const DecoderLayerOutput state = is_one_checkpoint_ ? checkpoint(layers, begin, context) : layers(begin, context);
   if (!backbone->stage().is_last()) {
     std::optional<at::Tensor> auxiliary_loss = state.auxiliary_loss;
     if (backbone->config.has_auxiliary_loss && !auxiliary_loss) {

@@ -40,8 +40,7 @@ class LayoutModel : public Module {
   const ModulePtr<DecoderWithHeads> decoder;
 
  private:
-  [[nodiscard]] DecoderLayerOutput run_layers(const DecoderLayerOutput& input, const RotaryTables& tables,
-                                              const SequenceShared& shared) const;
+  [[nodiscard]] DecoderLayerOutput run_layers(const DecoderLayerOutput& input, const LayerContext& context) const;
 
   const int num_passes_;
   const bool is_one_checkpoint_;

@@ -61,16 +61,16 @@ OwnLayer::OwnLayer(const OwnLayers& layers, const SmallDecoder& sizes)
                           : nullptr),
       seen_in_step_(at::zeros({sizes.hidden_size}, at::kDouble)) {}
 
-DecoderLayerOutput OwnLayer::forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                     const SequenceShared& shared) const {
+DecoderLayerOutput OwnLayer::forward(const at::Tensor& hidden_states, const LayerContext& context) const {
+  const SequenceShared& shared = context.shared;
   if (seen && !is_recomputing()) {
     const at::NoGradGuard no_grad;
     at::Tensor rows = hidden_states.detach().flatten(0, -2).to(at::kDouble);
     if (shared.real_positions) rows = rows.index_select(0, *shared.real_positions);
     seen_in_step_ = seen_in_step_ + rows.sum(0);
   }
-  const at::Tensor attended =
-      hidden_states + self_attn(input_layernorm(hidden_states), tables, std::optional<at::Tensor>(), shared.packed);
+  const at::Tensor attended = hidden_states + self_attn(input_layernorm(hidden_states), context.tables,
+                                                        std::optional<at::Tensor>(), shared.packed);
   const at::Tensor normed = post_attention_layernorm(attended);
   DecoderLayerOutput output;
   at::Tensor mixed;
@@ -102,7 +102,7 @@ ModulePtr<PreNormDecoder> make_own_decoder(const OwnLayers& own, const SmallDeco
   config.has_auxiliary_loss = own.has_experts && sizes.auxiliary_loss_coefficient > 0.0;
   return make_module<PreNormDecoder>(config, options, [&](std::int64_t index) {
     OwnLayers of_layer = own;
-    of_layer.has_experts = own.has_experts && index >= std::min(own.num_dense, sizes.num_layers - 1);
+    of_layer.has_experts = own.has_experts && index >= sizes.num_dense_layers;
     return make_module<OwnLayer>(of_layer, sizes);
   });
 }

@@ -16,8 +16,7 @@ namespace d9d::test {
 class OwnLayer : public DecoderLayer {
  public:
   OwnLayer(const OwnLayers& own, const SmallDecoder& sizes);
-  [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                           const SequenceShared& shared) const override;
+  [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const LayerContext& context) const override;
   // `number`: within the step.
   void begin_microbatch(std::int64_t step, std::int64_t number) {
     num_calls_ = 0;

@@ -118,9 +118,11 @@ TEST(PipelineParallel, Trains_layers_of_mixed_dtypes_as_one_rank_does) {
 TEST(PipelineParallel, Trains_layers_that_differ_in_their_auxiliary_loss_as_one_rank_does) {
   for (const std::int64_t num_dense : {1, 2, 3}) {
     for (const Schedule schedule : {Schedule::kOneFOneB, Schedule::kZeroBubbleV}) {
-      expect_no_fault({.job = {.family = kOwnLayers,
-                               .own = {.has_experts = true, .num_dense = num_dense},
+      const bool is_own = schedule == Schedule::kOneFOneB;
+      expect_no_fault({.job = {.family = is_own ? kOwnLayers : "qwen3_moe",
+                               .own = {.has_experts = is_own},
                                .num_layers = 4,
+                               .num_dense = num_dense,
                                .balances_by_loss = true,
                                .num_steps = 2},
                        .layout = {.mesh = {.pipeline_parallel = 2},

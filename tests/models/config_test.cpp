@@ -72,6 +72,17 @@ TEST(Qwen3MoEParameters, Refuse_an_order_that_does_not_name_every_vocabulary_par
   EXPECT_THAT(error_with("/split_vocab_size/special", "0"), HasSubstr("model.split_vocab_size.special: expected"));
 }
 
+TEST(Qwen3MoEParameters, Refuse_dense_layers_that_the_model_does_not_have) {
+  const auto error = [](const std::string& indices) {
+    return error_with("/layer/dense_layers", (R"({"intermediate_size": 8, "indices": )" + indices + "}").c_str());
+  };
+  EXPECT_THAT(error("[0, 48]"), HasSubstr("model.layer.dense_layers.indices: expected ascending indices of layers below "
+                                          "num_hidden_layers = 48, got [0,48]"));
+  EXPECT_THAT(error("[1, 1]"), HasSubstr("got [1,1]. Each layer has its index once."));
+  EXPECT_THAT(error("[-1]"), HasSubstr("model.layer.dense_layers.indices"));
+  EXPECT_THAT(error_with("/layer/dense_layers", R"({"indices": [0]})"), HasSubstr("intermediate_size"));
+}
+
 TEST(Qwen3MoEParameters, Refuse_rope_scaling_that_makes_no_curve) {
   EXPECT_THAT(error_with("/rope_scaling",
                          R"({"type": "yarn", "factor": 4, "original_max_position_embeddings": 1, "beta_fast": 1})"),

@@ -65,6 +65,10 @@ constexpr const char* kExperts = R"({"moe_intermediate_size": 24, "num_experts":
 constexpr const char* kUnnormalizedExperts = R"({"moe_intermediate_size": 24, "num_experts": 6,
   "num_experts_per_tok": 2, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": false})";
 
+// The first and the second layer have no experts.
+constexpr const char* kDenseAmongExperts = R"({"moe_intermediate_size": 24, "num_experts": 6,
+  "num_experts_per_tok": 2, "decoder_sparse_step": 3, "mlp_only_layers": [0], "norm_topk_prob": true})";
+
 // Tiny models of a family that transformers can make too, by the family's name.
 Variants variants_of(const std::string& family) {
   static const std::map<std::string, Variants> variants = {
@@ -74,7 +78,8 @@ Variants variants_of(const std::string& family) {
         {"yarn", config_of("qwen3", kYarn)}}},
       {"qwen3_moe",
        {{"normalized", config_of("qwen3_moe", kExperts)},
-        {"unnormalized", config_of("qwen3_moe", kUnnormalizedExperts)}}},
+        {"unnormalized", config_of("qwen3_moe", kUnnormalizedExperts)},
+        {"dense_layers", config_of("qwen3_moe", kDenseAmongExperts)}}},
       {"llama3",
        {{"plain", config_of("llama", R"({"head_dim": null})")},
         {"tied", config_of("llama", R"({"tie_word_embeddings": true})")},

@@ -38,6 +38,7 @@ struct SmallDecoder {
   // For families with experts.
   std::int64_t num_experts = 4;
   std::int64_t experts_top_k = 2;
+  std::int64_t num_dense_layers = 0;  // the first layers, which have no experts
   double auxiliary_loss_coefficient = 0.0;
   double bias_update_rate = 0.0;
 };
@@ -63,6 +64,11 @@ template <class Parameters>
     parameters.layer.experts_top_k = sizes.experts_top_k;
     parameters.layer.router_auxiliary_loss_coefficient = sizes.auxiliary_loss_coefficient;
     parameters.layer.router_bias_update_rate = sizes.bias_update_rate;
+    if (sizes.num_dense_layers > 0) {
+      auto& dense = parameters.layer.dense_layers.emplace();
+      dense.intermediate_size = sizes.intermediate_size;
+      for (std::int64_t i = 0; i < sizes.num_dense_layers; ++i) dense.indices.push_back(i);
+    }
   }
   return parameters;
 }

@@ -1,4 +1,6 @@
-// Sizes of a decoder whose layers are described by `Layer`, a record with `head_dim`.
+// Sizes of a decoder whose layers are described by `Layer`, a record with `head_dim`. A record that says which layers
+// differ has validate_layers(num_hidden_layers, path) too, and its family a function that returns a record for each
+// layer (qwen3_moe_layers()).
 //
 // Example
 //   using MyModelParameters = DecoderParameters<MyLayerParameters>;
@@ -34,6 +36,9 @@ struct DecoderParameters {
 
   void validate(const ConfigPath& path) const {
     check_split_vocab(split_vocab_size, split_vocab_order, path);
+    if constexpr (requires { layer.validate_layers(num_hidden_layers, path); }) {
+      layer.validate_layers(num_hidden_layers, path / "layer");
+    }
     if (rope_scaling) check_rope_scaling(*rope_scaling, layer.head_dim, path / "rope_scaling");
   }
 

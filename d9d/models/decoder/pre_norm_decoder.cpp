@@ -69,9 +69,9 @@ SequenceTransfer PreNormDecoder::forward(const SequenceStageInput& input, const 
   } else {
     state = std::get<SequenceTransfer>(input);
   }
-  const RotaryTables tables = rope_provider(shared.position_ids);
+  const LayerContext context{.tables = rope_provider(shared.position_ids), .shared = shared};
   for (const ModulePtr<DecoderLayer>& layer : *layers_) {
-    const DecoderLayerOutput output = layer(state.hidden_states, tables, shared);
+    const DecoderLayerOutput output = layer(state.hidden_states, context);
     state.hidden_states = output.hidden_states;
     if (output.auxiliary_loss) {
       state.auxiliary_loss =

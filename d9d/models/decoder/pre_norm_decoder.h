@@ -9,28 +9,11 @@
 #include "d9d/blocks/embedding/split_token_embeddings.h"
 #include "d9d/blocks/hidden_states_aggregator/hidden_states_aggregator.h"
 #include "d9d/blocks/normalization/rms_norm.h"
-#include "d9d/blocks/positional/rotary_embedding.h"
 #include "d9d/models/decoder/decoder_backbone.h"
+#include "d9d/models/decoder/decoder_layer.h"
 #include "d9d/modules/module_list.h"
 
 namespace d9d {
-
-struct DecoderLayerOutput {
-  at::Tensor hidden_states;                  // [B, S, H]
-  std::optional<at::Tensor> auxiliary_loss;  // scalar
-  static constexpr auto fields() {
-    return record<DecoderLayerOutput>(field("hidden_states", &DecoderLayerOutput::hidden_states),
-                                      field("auxiliary_loss", &DecoderLayerOutput::auxiliary_loss));
-  }
-};
-
-class DecoderLayer : public Module {
- public:
-  // shared.packed is for attention (GroupedQueryAttention::forward), shared.real_positions for experts
-  // (MoELayer::forward).
-  [[nodiscard]] virtual DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                                   const SequenceShared& shared) const = 0;
-};
 
 // How a stage of any model family is built.
 struct DecoderStageOptions {

@@ -20,8 +20,7 @@ using Llama3Parameters = DenseParameters;
 class Llama3Layer : public DecoderLayer {
  public:
   explicit Llama3Layer(const DenseLayerParameters& parameters);
-  [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                           const SequenceShared& shared) const override;
+  [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const LayerContext& context) const override;
 
   const ModulePtr<RMSNorm> input_layernorm;
   const ModulePtr<GroupedQueryAttention> self_attn;

@@ -20,8 +20,7 @@ using Qwen2Parameters = DenseParameters;
 class Qwen2Layer : public DecoderLayer {
  public:
   explicit Qwen2Layer(const DenseLayerParameters& parameters);
-  [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                           const SequenceShared& shared) const override;
+  [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const LayerContext& context) const override;
 
   const ModulePtr<RMSNorm> input_layernorm;
   const ModulePtr<GroupedQueryAttention> self_attn;

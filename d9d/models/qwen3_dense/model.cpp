@@ -10,10 +10,10 @@ Qwen3DenseLayer::Qwen3DenseLayer(const Qwen3DenseLayerParameters& parameters)
           "post_attention_layernorm", RMSNormConfig{parameters.hidden_size, parameters.rms_norm_eps})),
       mlp(register_module<SwiGLU>("mlp", SwiGLUConfig{parameters.hidden_size, parameters.intermediate_size})) {}
 
-DecoderLayerOutput Qwen3DenseLayer::forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                            const SequenceShared& shared) const {
+DecoderLayerOutput Qwen3DenseLayer::forward(const at::Tensor& hidden_states, const LayerContext& context) const {
   const auto [residual, normed_input] = input_layernorm(hidden_states, std::optional<at::Tensor>());
-  const at::Tensor attention = self_attn(normed_input, tables, std::optional<at::Tensor>(), shared.packed);
+  const at::Tensor attention =
+      self_attn(normed_input, context.tables, std::optional<at::Tensor>(), context.shared.packed);
   const auto [attended, normed] = post_attention_layernorm(residual, attention);
   return {.hidden_states = attended + mlp(normed), .auxiliary_loss = std::nullopt};
 }

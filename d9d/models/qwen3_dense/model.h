@@ -17,8 +17,7 @@ namespace d9d {
 class Qwen3DenseLayer : public DecoderLayer {
  public:
   explicit Qwen3DenseLayer(const Qwen3DenseLayerParameters& parameters);
-  [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                           const SequenceShared& shared) const override;
+  [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const LayerContext& context) const override;
 
   const ModulePtr<RMSNorm> input_layernorm;
   const ModulePtr<GroupedQueryAttention> self_attn;

@@ -9,13 +9,28 @@
 
 #include <cstdint>
 #include <optional>
+#include <variant>
+#include <vector>
 
 #include "d9d/base/record.h"
 #include "d9d/kernels/attention/sdpa_config.h"
 #include "d9d/kernels/grouped_mm/grouped_mm_config.h"
 #include "d9d/models/decoder/decoder_parameters.h"
+#include "d9d/models/decoder/dense_parameters.h"
 
 namespace d9d {
+
+// Layers with a dense feed-forward in place of experts.
+struct Qwen3MoEDenseLayers {
+  std::vector<std::int64_t> indices = {};  // of the whole model, ascending
+  std::int64_t intermediate_size = 1;
+
+  static constexpr auto fields() {
+    using Layers = Qwen3MoEDenseLayers;
+    return record<Layers>(required("indices", &Layers::indices, at_least(0)),
+                          required("intermediate_size", &Layers::intermediate_size, at_least(1)));
+  }
+};
 
 struct Qwen3MoELayerParameters {
   std::int64_t hidden_size = 1;
@@ -30,10 +45,12 @@ struct Qwen3MoELayerParameters {
   double router_auxiliary_loss_coefficient = 0.0;  // of the load-balancing loss; 0: none
   // Update rate of loss-free balancing, applied in each step; 0: the router has no bias.
   double router_bias_update_rate = 0.0;
+  std::optional<Qwen3MoEDenseLayers> dense_layers = {};    // null: all layers have experts
   std::optional<SdpaConfig> sdpa_backend = {};             // null: the best that fits the device
   std::optional<GroupedMMConfig> grouped_mm_backend = {};  // null: the best that fits the device
 
   void validate(const ConfigPath& path) const;
+  void validate_layers(std::int64_t num_hidden_layers, const ConfigPath& path) const;
 
   static constexpr auto fields() {
     using Layer = Qwen3MoELayerParameters;
@@ -49,11 +66,18 @@ struct Qwen3MoELayerParameters {
         defaulted("router_renormalize_probabilities", &Layer::router_renormalize_probabilities),
         defaulted("router_auxiliary_loss_coefficient", &Layer::router_auxiliary_loss_coefficient, at_least(0)),
         defaulted("router_bias_update_rate", &Layer::router_bias_update_rate, at_least(0)),
-        defaulted("sdpa_backend", &Layer::sdpa_backend), defaulted("grouped_mm_backend", &Layer::grouped_mm_backend));
+        defaulted("dense_layers", &Layer::dense_layers), defaulted("sdpa_backend", &Layer::sdpa_backend),
+        defaulted("grouped_mm_backend", &Layer::grouped_mm_backend));
   }
 };
 
 using Qwen3MoEParameters = DecoderParameters<Qwen3MoELayerParameters>;
+
+// The record of one layer, whose type decides the layer's class.
+using Qwen3MoELayerRecord = std::variant<Qwen3MoELayerParameters, DenseLayerParameters>;
+
+// One record for each layer of the whole model.
+[[nodiscard]] std::vector<Qwen3MoELayerRecord> qwen3_moe_layers(const Qwen3MoEParameters& parameters);
 
 extern template const ValueType& json_type<Qwen3MoEParameters>();
 

@@ -33,7 +33,7 @@ struct HuggingFaceMoEConfig {
                           defaulted("num_local_experts", &Config::num_local_experts, at_least(1)),
                           required("num_experts_per_tok", &Config::num_experts_per_tok, at_least(1)),
                           defaulted("norm_topk_prob", &Config::norm_topk_prob),
-                          defaulted("decoder_sparse_step", &Config::decoder_sparse_step),
+                          defaulted("decoder_sparse_step", &Config::decoder_sparse_step, at_least(1)),
                           defaulted("mlp_only_layers", &Config::mlp_only_layers));
   }
 };
@@ -98,14 +98,29 @@ StateMapper to_fused(const Qwen3MoELayerParameters&, const std::string& prefix) 
 
 DecoderStateLayout layout(const Qwen3MoEParameters& parameters, const std::optional<HeadConfig>& head,
                           const DecoderNames& names, MlpMapper map_mlp) {
-  const auto map_layer = [layer = parameters.layer, map_mlp](std::int64_t /*index*/) {
+  const auto map_layer = [layers = qwen3_moe_layers(parameters), map_mlp](std::int64_t index) {
+    const auto* const experts = std::get_if<Qwen3MoELayerParameters>(&layers.at(static_cast<std::size_t>(index)));
     return mapper::parallel(
         {mapper::identities({"input_layernorm.weight", "self_attn.q_proj.weight", "self_attn.k_proj.weight",
                              "self_attn.v_proj.weight", "self_attn.o_proj.weight", "self_attn.q_norm.weight",
                              "self_attn.k_norm.weight", "post_attention_layernorm.weight"}),
-         map_mlp(layer, kMlp)});
+         experts != nullptr
+             ? map_mlp(*experts, kMlp)
+             : mapper::identities({"mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight"})});
   };
   return {.sizes = decoder_sizes(parameters), .map_layer = map_layer, .head = head, .names = names};
+}
+
+// transformers ignores indices beyond the last layer.
+std::optional<Qwen3MoEDenseLayers> dense_layers(const HuggingFaceMoEConfig& config) {
+  const auto named = config.mlp_only_layers.value_or(std::vector<std::int64_t>{});
+  Qwen3MoEDenseLayers layers = {.intermediate_size = config.decoder.intermediate_size};
+  for (std::int64_t i = 0; i < config.decoder.num_hidden_layers; ++i) {
+    const bool is_dense = std::ranges::find(named, i) != named.end() || (i + 1) % config.decoder_sparse_step != 0;
+    if (is_dense) layers.indices.push_back(i);
+  }
+  if (layers.indices.empty()) return std::nullopt;
+  return layers;
 }
 
 }  // namespace
@@ -114,14 +129,13 @@ Qwen3MoEParameters qwen3_moe_parameters_from_huggingface(const nlohmann::json& c
   check_model_type(config, kQwen3MoE.model_type);
   const auto known = read_known_keys<HuggingFaceMoEConfig>(config);
   check_buildable(known.decoder);
-  check_key(known.decoder_sparse_step == 1, "decoder_sparse_step", "1", cat(known.decoder_sparse_step));
-  check_key(!known.mlp_only_layers || known.mlp_only_layers->empty(), "mlp_only_layers", "none", "some");
   check_key(known.num_experts || known.num_local_experts, "num_experts", "a number", "none");
   auto parameters = decoder_parameters<Qwen3MoEParameters>(known.decoder);
   parameters.layer.intermediate_size = known.moe_intermediate_size;
   parameters.layer.num_experts = known.num_experts ? *known.num_experts : *known.num_local_experts;
   parameters.layer.experts_top_k = known.num_experts_per_tok;
   parameters.layer.router_renormalize_probabilities = known.norm_topk_prob;
+  parameters.layer.dense_layers = dense_layers(known);
   return checked_parameters(std::move(parameters));
 }
 
@@ -134,8 +148,12 @@ nlohmann::json qwen3_moe_huggingface_config(const Qwen3MoEParameters& parameters
                                  .num_experts_per_tok = layer.experts_top_k,
                                  .norm_topk_prob = layer.router_renormalize_probabilities,
                                  .mlp_only_layers = std::vector<std::int64_t>{}};
-  // The size of dense layers, of which there are none. Published checkpoints have this value.
-  config.decoder.intermediate_size *= layer.experts_top_k;
+  if (layer.dense_layers) {
+    config.mlp_only_layers = layer.dense_layers->indices;
+    config.decoder.intermediate_size = layer.dense_layers->intermediate_size;
+  } else {
+    config.decoder.intermediate_size *= layer.experts_top_k;  // as in published checkpoints; no layer has this size
+  }
   return finish_config(write_record(config), "Qwen3Moe", head, dtype);
 }
 

@@ -19,8 +19,8 @@ namespace d9d {
 
 using Qwen3MoEExpertsFormat = ExpertsFormat;
 
-// Like qwen3_dense_parameters_from_huggingface; also refuses dense layers among the sparse ones (decoder_sparse_step,
-// mlp_only_layers).
+// Like qwen3_dense_parameters_from_huggingface. Layers that decoder_sparse_step and mlp_only_layers leave without
+// experts are dense_layers.
 [[nodiscard]] Qwen3MoEParameters qwen3_moe_parameters_from_huggingface(const nlohmann::json& config);
 
 [[nodiscard]] nlohmann::json qwen3_moe_huggingface_config(const Qwen3MoEParameters& parameters,

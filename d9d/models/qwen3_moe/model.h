@@ -1,5 +1,5 @@
-// Qwen3, mixture of experts (arXiv:2505.09388): the dense model's attention, with experts in place of its feed-forward
-// in every layer.
+// Qwen3, mixture of experts (arXiv:2505.09388): the dense model's attention, with experts in place of its feed-forward.
+// Single layers may be those of the dense model (Qwen3MoELayerParameters::dense_layers).
 //
 // Example
 //   auto backbone = make_module<Qwen3MoEModel>(parameters, DecoderStageOptions{});
@@ -17,8 +17,7 @@ namespace d9d {
 class Qwen3MoELayer : public DecoderLayer {
  public:
   explicit Qwen3MoELayer(const Qwen3MoELayerParameters& parameters);
-  [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                           const SequenceShared& shared) const override;
+  [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const LayerContext& context) const override;
 
   const ModulePtr<RMSNorm> input_layernorm;
   const ModulePtr<GroupedQueryAttention> self_attn;

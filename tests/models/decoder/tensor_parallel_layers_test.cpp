@@ -33,8 +33,7 @@ struct Block : Module {
 
 struct Layer : DecoderLayer {
   explicit Layer(const std::optional<TensorPlan>& plan) : block(register_module<Block>("block", plan)) {}
-  [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden, const RotaryTables& /*tables*/,
-                                           const SequenceShared& /*shared*/) const override {
+  [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden, const LayerContext& /*context*/) const override {
     return {.hidden_states = block(hidden), .auxiliary_loss = std::nullopt};
   }
   const ModulePtr<Block> block;

@@ -199,11 +199,30 @@ TEST(Qwen3HuggingFaceConfig, Is_refused_by_name_where_we_build_something_else) {
   for (const auto& [key, value] : changes) {
     EXPECT_THAT(refusal(with(base, key, value)), AllOf(HasSubstr("config.json"), HasSubstr(key)));
   }
-  EXPECT_THAT(refusal(with(moe_config(), "mlp_only_layers", {0})), HasSubstr("mlp_only_layers"));
-  EXPECT_THAT(refusal(with(moe_config(), "decoder_sparse_step", 2)), HasSubstr("decoder_sparse_step"));
+  EXPECT_THAT(refusal(with(moe_config(), "decoder_sparse_step", 0)), HasSubstr("decoder_sparse_step"));
   json without_experts = moe_config();
   without_experts.erase("num_experts");
   EXPECT_THAT(refusal(without_experts), HasSubstr("num_experts"));
+}
+
+// As transformers' Qwen3MoeDecoderLayer decides.
+TEST(Qwen3HuggingFaceConfig, Names_the_layers_without_experts) {
+  using testing::ElementsAre;
+  const auto dense_layers = [](const json& sparse_step, const json& mlp_only) {
+    json config = with(with(moe_config(), "decoder_sparse_step", sparse_step), "mlp_only_layers", mlp_only);
+    config["num_hidden_layers"] = 6;
+    return qwen3_moe_parameters_from_huggingface(config);
+  };
+  EXPECT_FALSE(dense_layers(1, json::array()).layer.dense_layers);
+  EXPECT_FALSE(dense_layers(1, {6, 7}).layer.dense_layers);  // beyond the last layer
+  EXPECT_THAT(dense_layers(1, {3, 0}).layer.dense_layers->indices, ElementsAre(0, 3));
+  EXPECT_THAT(dense_layers(2, {1}).layer.dense_layers->indices, ElementsAre(0, 1, 2, 4));
+  EXPECT_EQ(dense_layers(2, {1}).layer.dense_layers->intermediate_size, 6144);
+  const json written = qwen3_moe_huggingface_config(dense_layers(2, {1}), std::nullopt, Dtype::kFloat32);
+  EXPECT_EQ(written.at("mlp_only_layers"), json({0, 1, 2, 4}));
+  EXPECT_EQ(written.at("decoder_sparse_step"), 1);
+  EXPECT_EQ(written.at("intermediate_size"), 6144);
+  EXPECT_EQ(written.at("moe_intermediate_size"), 768);
 }
 
 TEST(Qwen3HuggingFaceConfig, Cannot_be_written_for_a_rope_scaling_that_transformers_lacks) {

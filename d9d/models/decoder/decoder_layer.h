@@ -1,0 +1,39 @@
+// One layer of a decoder: the interface that a family's layers implement.
+//
+// Legend   B batch, S sequence, H hidden size.
+#pragma once
+
+#include <optional>
+
+#include "d9d/blocks/positional/rotary_embedding.h"
+#include "d9d/models/decoder/sequence.h"
+#include "d9d/modules/module.h"
+
+namespace d9d {
+
+// What all layers of a stage get beside their hidden states. A new input of layers is a member here.
+struct LayerContext {
+  RotaryTables tables;
+  SequenceShared shared;  // packed is for attention, real_positions for experts
+  static constexpr auto fields() {
+    return record<LayerContext>(field("tables", &LayerContext::tables), field("shared", &LayerContext::shared));
+  }
+};
+
+struct DecoderLayerOutput {
+  at::Tensor hidden_states;                  // [B, S, H]
+  std::optional<at::Tensor> auxiliary_loss;  // scalar
+  static constexpr auto fields() {
+    return record<DecoderLayerOutput>(field("hidden_states", &DecoderLayerOutput::hidden_states),
+                                      field("auxiliary_loss", &DecoderLayerOutput::auxiliary_loss));
+  }
+};
+
+class DecoderLayer : public Module {
+ public:
+  // hidden_states [B, S, H]; under tensor parallelism a shard of the positions, while the context covers all of them.
+  [[nodiscard]] virtual DecoderLayerOutput forward(const at::Tensor& hidden_states,
+                                                   const LayerContext& context) const = 0;
+};
+
+}  // namespace d9d
