@@ -18,4 +18,7 @@ namespace d9d {
 // other devices it does nothing. Errors are ignored; they come up again where cuDNN is used.
 [[nodiscard]] std::jthread start_cudnn(c10::Device device);
 
+// The type of the symbol "d9d_start_cudnn" that libd9d_cudnn.so exports; `thread` is set unless CUDA refuses.
+using StartCudnn = void (*)(int device, std::jthread& thread);
+
 }  // namespace d9d

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "d9d/core/device/cuda_function.h"
+
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace d9d {
@@ -28,6 +30,7 @@ struct CudaIpc {
   const char* (*wait_for_word)(void* word, std::uint32_t value, CUstream_st* stream);
 };
 
-using GetCudaIpc = CudaIpc (*)();
+extern "C" CudaIpc d9d_cuda_ipc();
+inline constexpr CudaFunction<"d9d_cuda_ipc", decltype(d9d_cuda_ipc)> cuda_ipc;
 
 }  // namespace d9d

@@ -1,6 +1,5 @@
 // Matrix products that spend a large part of their time on writing the result, by a cuBLAS kernel that is not cuBLAS's
-// first choice (docs/decisions/0011-which-kernel-of-cublas.md). They take plain pointers; libd9d_cuda.so exports them
-// as "d9d_cublas_product".
+// first choice (docs/decisions/0011-which-kernel-of-cublas.md). They take plain pointers.
 //
 // Legend   R rows and C columns of the result, K terms of each sum
 #pragma once
@@ -8,6 +7,7 @@
 #include <cstdint>
 
 #include "d9d/base/dtype.h"
+#include "d9d/core/device/cuda_function.h"
 
 struct CUstream_st;
 
@@ -35,6 +35,7 @@ struct CublasProductArgs {
 
 // Runs without workspace and without synchronising. One thread block computes each sum, so results are bitwise
 // reproducible. Returns false and does nothing if cuBLAS has no such kernel. May be called from any thread.
-using CublasProduct = bool (*)(const CublasProductArgs& args, CUstream_st* stream);
+extern "C" bool d9d_write_cublas_product(const CublasProductArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_write_cublas_product", decltype(d9d_write_cublas_product)> write_cublas_product;
 
 }  // namespace d9d::kernels::detail

@@ -5,15 +5,16 @@
 #include <c10/core/Device.h>
 
 #include "d9d/core/communicator/process_group/process_group.h"
+#include "d9d/core/device/cuda_function.h"
 
 namespace d9d {
 
 // `device`: the device of this rank, with its index. Throws ConfigError without a device, or in a build without CUDA;
-// IoError if the library is not found.
+// its result throws IoError if the library is not found.
 [[nodiscard]] MakeProcessGroup nccl_groups(c10::Device device);
 
-// The type of the symbol "d9d_make_nccl_group" that the library exports.
-using MakeNcclGroup = void (*)(ProcessGroup& result, const c10::intrusive_ptr<c10d::Store>& store,
-                               const ProcessGroupOptions& options, c10::Device device);
+extern "C" void d9d_make_nccl_group(ProcessGroup& result, const c10::intrusive_ptr<c10d::Store>& store,
+                                    const ProcessGroupOptions& options, c10::Device device);
+inline constexpr CudaFunction<"d9d_make_nccl_group", decltype(d9d_make_nccl_group)> make_nccl_group;
 
 }  // namespace d9d

@@ -1,10 +1,10 @@
 // Device graphs by LibTorch's CUDAGraph.
+#include "d9d/core/device/cuda_graph.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAGuard.h>
-
-#include "d9d/core/device/cuda_graph_symbol.h"
 
 namespace d9d {
 namespace {

@@ -38,9 +38,13 @@ void make_plan(int device, bool is_backward) {
 }  // namespace d9d::kernels::detail
 
 // Documented in core/device/start_cudnn.h.
-extern "C" __attribute__((visibility("default"))) void d9d_start_cudnn(int device) {
-  using d9d::kernels::detail::make_plan;
-  if (cudaSetDevice(device) != cudaSuccess) return;
-  const std::jthread backward(make_plan, device, true);
-  make_plan(device, false);
+extern "C" __attribute__((visibility("default"))) void d9d_start_cudnn(int device, std::jthread& thread) {
+  int num_devices = 0;
+  if (cudaGetDeviceCount(&num_devices) != cudaSuccess) return;  // makes the runtime initialise the driver
+  thread = std::jthread([device] {
+    using d9d::kernels::detail::make_plan;
+    if (cudaSetDevice(device) != cudaSuccess) return;
+    const std::jthread backward(make_plan, device, true);
+    make_plan(device, false);
+  });
 }

@@ -120,7 +120,7 @@ cublasLtHandle_t handle_of(int device, Products& all) {
   return all.handles.emplace(device, handle).first->second;
 }
 
-bool multiply(const CublasProductArgs& args, CUstream_st* stream) {
+bool write(const CublasProductArgs& args, CUstream_st* stream) {
   static auto* const products = new Products;  // never destroyed: CUDA may be gone by then
   Products& all = *products;
   const Key key = key_of(args);
@@ -143,6 +143,7 @@ bool multiply(const CublasProductArgs& args, CUstream_st* stream) {
 }  // namespace
 }  // namespace d9d::kernels::detail
 
-extern "C" __attribute__((visibility("default"))) d9d::kernels::detail::CublasProduct d9d_cublas_product() {
-  return d9d::kernels::detail::multiply;
+extern "C" __attribute__((visibility("default"))) bool d9d_write_cublas_product(
+    const d9d::kernels::detail::CublasProductArgs& args, CUstream_st* stream) {
+  return d9d::kernels::detail::write(args, stream);
 }

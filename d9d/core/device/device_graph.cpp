@@ -1,6 +1,5 @@
 #include "d9d/base/check.h"
-#include "d9d/core/device/cuda_graph_symbol.h"
-#include "d9d/core/device/cuda_library.h"
+#include "d9d/core/device/cuda_graph.h"
 #include "d9d/core/device/cuda_runtime.h"
 #include "d9d/core/device/cuda_stream.h"
 
@@ -30,9 +29,8 @@ class CheckedGraph final : public DeviceGraph {
 MakeDeviceGraph cuda_graphs(c10::Device device) {
   D9D_CHECK(device.is_cuda() && load_cuda(), ConfigError, "[core::device_graph] expected a CUDA device, got ",
             device.str(), ". Graphs are of CUDA devices.");
-  const auto make = reinterpret_cast<MakeCudaGraphs>(cuda_library_symbol("d9d_make_cuda_graphs"));
   MakeDeviceGraph make_graph;
-  make(make_graph, device);
+  make_cuda_graphs(make_graph, device);
   return [make_graph, device] { return std::make_unique<CheckedGraph>(make_graph(), device); };
 }
 

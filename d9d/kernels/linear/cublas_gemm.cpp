@@ -5,7 +5,6 @@
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 
-#include "d9d/core/device/cuda_library.h"
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/common/row_tensor.h"
@@ -39,19 +38,18 @@ bool write_rows_product_by_cublas(const at::Tensor& out, const at::Tensor& x, co
   if (weight.scalar_type() != x.scalar_type() || (!is_out_float && out.scalar_type() != x.scalar_type())) return false;
   const auto rows = rows_of(x), columns = rows_of(weight), results = rows_of(out);
   if (!rows || !columns || !results) return false;
-  static const auto multiply = reinterpret_cast<CublasProduct (*)()>(cuda_library_symbol("d9d_cublas_product"))();
   const c10::DeviceGuard guard(x.device());
-  return multiply({.device = x.device().index(),
-                   .dtype = dtype_of(x),
-                   .is_out_float = is_out_float,
-                   .num_rows = out.size(0),
-                   .num_columns = out.size(1),
-                   .num_terms = x.size(1),
-                   .x = *rows,
-                   .weight = *columns,
-                   .out = out.mutable_data_ptr(),
-                   .out_stride = results->stride},
-                  current_cuda_stream(x.device()));
+  return write_cublas_product({.device = x.device().index(),
+                               .dtype = dtype_of(x),
+                               .is_out_float = is_out_float,
+                               .num_rows = out.size(0),
+                               .num_columns = out.size(1),
+                               .num_terms = x.size(1),
+                               .x = *rows,
+                               .weight = *columns,
+                               .out = out.mutable_data_ptr(),
+                               .out_stride = results->stride},
+                              current_cuda_stream(x.device()));
 }
 
 }  // namespace d9d::kernels::detail

@@ -12,10 +12,12 @@ namespace d9d {
 MakeProcessGroup nccl_groups(c10::Device device) {
   D9D_CHECK(load_cuda(), ConfigError,
             "[core::nccl] expected a CUDA device, got none. Use launch.device=cpu: its ranks communicate by Gloo.");
-  const auto make = reinterpret_cast<MakeNcclGroup>(cuda_library_symbol("d9d_make_nccl_group"));
-  return [make, device](const c10::intrusive_ptr<c10d::Store>& store, const ProcessGroupOptions& options) {
+  D9D_CHECK(is_built_with_cuda(), ConfigError,
+            "[core::nccl] expected a build with CUDA, got one without: nvcc was not found. Build with it, or use "
+            "launch.device=cpu.");
+  return [device](const c10::intrusive_ptr<c10d::Store>& store, const ProcessGroupOptions& options) {
     ProcessGroup result;
-    make(result, store, options, device);
+    make_nccl_group(result, store, options, device);
     return result;
   };
 }

@@ -224,8 +224,9 @@ Answers ask_all(Communicator& ranks, const nlohmann::json& value, const char* er
 
 PeerMemoryResult open_cuda_peer_memory(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes,
                                        std::int64_t num_shared_bytes) {
+  if (!is_built_with_cuda()) return {.memory = nullptr, .reason = "this build has no CUDA"};
   keep_until_all_have_left(std::nullopt);
-  const CudaIpc cuda = reinterpret_cast<GetCudaIpc>(cuda_library_symbol("d9d_cuda_ipc"))();
+  const CudaIpc cuda = cuda_ipc();
   const int device = ranks->device().index();
   SharedFileResult shared;
   if (num_shared_bytes > 0) {

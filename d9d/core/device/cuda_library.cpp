@@ -20,6 +20,8 @@ void* open_library(const char* name) {
 }
 
 void* symbol_of(const char* library, const char* name) {
+  D9D_CHECK(is_built_with_cuda(), ConfigError, "[core::cuda_library] expected a build with nvcc for ", name,
+            ", got one without. Configure with -DD9D_CUDA=ON.");
   void* const symbol = dlsym(open_library(library), name);
   D9D_CHECK(symbol != nullptr, IoError, "[core::cuda_library] expected ", library, " of this build, got one without ",
             name, ". Rebuild it.");
@@ -28,7 +30,7 @@ void* symbol_of(const char* library, const char* name) {
 
 }  // namespace
 
-bool is_built_with_cuda() { return true; }
+bool is_built_with_cuda() { return D9D_BUILT_WITH_CUDA; }
 
 void* cuda_library_symbol(const char* name) { return symbol_of("libd9d_cuda.so", name); }
 
