@@ -156,7 +156,7 @@ const SafetensorsFile& RankFiles::open(const std::string& file) try {
   const InputFile checksums(checksums_of(folder_ / file));  // throws if they are missing
   return files_.try_emplace(file, folder_ / file).first->second;
 } catch (const IoError& error) {
-  const std::string text = error.what();  // the last sentence, a remedy, suits only files that can be downloaded again
+  const std::string text = error.what();  // its last sentence is a remedy for files that can be downloaded again
   throw IoError(cat(text.substr(0, text.rfind(". ")), ". The checkpoint is not whole: remove the folder ",
                     folder_.string(), ", and the job continues from the one before."));
 }
