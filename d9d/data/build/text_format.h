@@ -29,7 +29,8 @@ struct TextFormat {
 // errors of chat_family().
 [[nodiscard]] std::optional<TextFormat> text_format(const DataConfig& config);
 
-// The format of one source, and the formats of all sources of text, in order.
+// text_format() of one source returns its format, nullopt for token ids; text_formats() returns the formats of all
+// sources of text, in order.
 [[nodiscard]] std::optional<TextFormat> text_format(const SourceConfig& config);
 [[nodiscard]] std::vector<TextFormat> text_formats(const DataConfig& config);
 

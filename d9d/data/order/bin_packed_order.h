@@ -1,5 +1,5 @@
-// Chooses the documents that share a sequence: bins that fill it as far as possible. Bins are computed one buffer at
-// a time.
+// Packs documents into sequences: each bin is the list of documents that share one sequence and fill it as far as
+// possible. Bins are computed one buffer at a time.
 //
 // Example
 //   BinPackedOrder order({.size = documents.size(), .length = lengths, .capacity = 2048, .buffer_size = 1024,

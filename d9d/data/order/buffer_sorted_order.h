@@ -26,8 +26,8 @@
 namespace d9d {
 
 enum class BufferOrder {
-  kKeyed,   // as above
-  kLegacy,  // epoch 0 as in d9d 0.24 when read in order from the start with init_seed = seed; later epochs as above
+  kKeyed,   // random choices depend on (seed, epoch, buffer)
+  kLegacy,  // epoch 0 has the order of d9d 0.24 with init_seed = seed; later epochs are keyed
 };
 constexpr auto enum_names(BufferOrder) {
   return std::to_array<EnumName<BufferOrder>>({{BufferOrder::kKeyed, "keyed"}, {BufferOrder::kLegacy, "legacy"}});

@@ -25,8 +25,8 @@ template <class Batch>
 inline constexpr bool kIsFilledOptional<std::optional<Batch>> = true;
 
 // copy_of_leaf() copies a tensor; check_unchanged() throws StateError if the tensor no longer has the values of the
-// copy. This detects a collate that returns the same memory for each microbatch, so that all of a pack equal the last
-// one.
+// copy. This detects a collate that returns the same memory for each microbatch, so that all microbatches of a pack
+// would have the values of the last one.
 [[nodiscard]] at::Tensor copy_of_leaf(const at::Tensor& leaf);
 void check_unchanged(const at::Tensor& copy, const at::Tensor& leaf);
 }  // namespace detail
@@ -142,7 +142,7 @@ class FixedCountMicrobatchPacker final : public PackStream<MicrobatchOf<Loader>>
   PackerOptions options_;
   nlohmann::json position_;            // the loader's state after the last pack
   std::vector<std::int64_t> numbers_;  // microbatch numbers of the last pack
-  bool is_unchecked_ = true;           // until the first microbatch was read
+  bool is_unchecked_ = true;           // true until the first microbatch has been read
 };
 
 }  // namespace d9d

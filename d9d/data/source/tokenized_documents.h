@@ -28,7 +28,7 @@
 
 namespace d9d {
 
-// The rows from which the documents were made, for messages.
+// Names the rows from which the documents were made, for messages.
 struct TokenizedOrigin {
   std::string name = {};  // TextRows::name()
   // Names the row of document `index` of part `part`.

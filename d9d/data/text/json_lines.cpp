@@ -58,7 +58,7 @@ Fault parse(std::string_view text, nlohmann::json& json) try {
   return {};
 } catch (const nlohmann::json::parse_error& error) {
   const std::string what = json_fault(error);
-  return {what.substr(0, what.find("; last read")), error.byte};  // that part may contain all of a long text
+  return {what.substr(0, what.find("; last read")), error.byte};  // without "last read", which may quote a whole text
 } catch (const nlohmann::json::exception& error) {
   return {json_fault(error), 1};
 }
