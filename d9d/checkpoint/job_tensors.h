@@ -17,7 +17,7 @@
 namespace d9d {
 
 struct JobTensor {
-  std::string dtype;                         // LibTorch's name
+  std::string dtype;                         // name in LibTorch, such as "Float"
   std::vector<std::int64_t> shape;           // of the whole tensor
   std::vector<std::int64_t> pipeline_ranks;  // where on the axis "pp" ranks have it, increasing; {0} without that axis
 };

@@ -1,4 +1,4 @@
-// manifest.json of a checkpoint.
+// Writes and reads manifest.json of a checkpoint, which lists its tensors and holds its small values.
 //
 //   {"checksum": "a1b2...", "format": 5, "step": 100, "values": {...}, "ranks": [...],
 //    "tensors": {"model.norm.weight": {"dtype": "Float", "shape": [8], "boxes": [
@@ -40,7 +40,7 @@ struct SavedBox {
   std::string checksum;           // BlockChecksums::checksum
 };
 struct SavedTensor {
-  std::string dtype;  // LibTorch's name
+  std::string dtype;  // name in LibTorch, such as "Float"
   std::vector<std::int64_t> shape;
   std::vector<SavedBox> boxes;
 };

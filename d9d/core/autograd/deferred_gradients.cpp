@@ -9,7 +9,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 #include <torch/csrc/autograd/variable.h>
-// does not include what it needs: must come after the headers above
+// accumulate_grad.h does not include all that it uses, so it comes after those headers
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include "d9d/base/check.h"

@@ -1,5 +1,5 @@
-// Sees which of LibTorch's operators the calling thread runs while a watch lives: whether one draws from LibTorch's
-// random generators, and whether one takes a certain tensor.
+// Watches the LibTorch operators that the calling thread runs while the watch lives: detects whether one draws from
+// LibTorch's random generators, and whether one uses a given tensor.
 //
 // Example
 //   const OperatorWatch watch;

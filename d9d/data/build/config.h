@@ -50,8 +50,8 @@ struct ColumnsConfig {
   std::vector<std::string> paths = {};  // files or globs
   std::string column = "text";
   std::optional<std::string> prompt_column = {};  // text before that of `column`; its tokens are not predicted
-  // Instead of the two columns above: a column of conversations, which are lists of {"role", "content"}. Only what the
-  // assistant says is predicted.
+  // Instead of the two columns above: a column of conversations, which are lists of {"role", "content"}. Only the
+  // tokens of the assistant are predicted.
   std::optional<std::string> messages_column = {};
   std::optional<ChatFamily> chat_template = {};  // template of conversations; unset: chat_family_beside()
   TokenizationConfig tokenization = {};

@@ -45,7 +45,7 @@ class BinPackedOrder {
 
  private:
   using Bins = std::vector<std::vector<std::int64_t>>;
-  struct Place {  // position of a buffer in an epoch
+  struct Place {  // a buffer, and the index of its first bin in an epoch
     std::int64_t first_bin;
     std::int64_t buffer;
   };

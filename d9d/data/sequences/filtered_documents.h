@@ -23,7 +23,7 @@ namespace d9d {
 // What happens to a document of less than two tokens, in which there is nothing to predict.
 enum class ShortDocuments {
   kSkip,  // it is left out
-  kKeep,  // it is a sample without positions
+  kKeep,  // it becomes a sample with 0 positions
 };
 
 struct DocumentRules {
@@ -59,7 +59,7 @@ class FilteredDocuments {
   [[nodiscard]] std::int64_t max_positions() const { return rules_.max_positions; }
   // Number of positions of an item; expects 0 <= item < size().
   [[nodiscard]] std::int64_t num_positions(std::int64_t item) const;
-  // Throws the IoError of TokenDocuments::read(). Thread-safe.
+  // Returns an item as a sample. Throws the IoError of TokenDocuments::read(). Thread-safe.
   [[nodiscard]] TokenSample sample(std::int64_t item) const;
   // Writes what sample(item) returns into spans of num_positions(item) elements each.
   void read(std::int64_t item, const SampleSpans& sample) const;

@@ -1,4 +1,5 @@
-// Identifies documents of tokens independently of file names. A job that resumes compares it with the saved one.
+// Identifies documents of tokens independently of file names. A job that resumes compares this identity with the saved
+// one.
 #pragma once
 
 #include <string>

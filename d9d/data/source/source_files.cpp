@@ -48,7 +48,8 @@ std::map<Group, std::set<std::int64_t>> parts_in(const fs::path& folder) {
 
 void warn_of_group(const fs::path& first, std::int64_t count, const std::set<std::int64_t>& present,
                    const Logger& log) {
-  const bool is_open = !present.contains(0) && !present.contains(count);  // some sets are numbered from 1
+  // Some sets are numbered from 1 to `count`; if neither 0 nor `count` exists, it is unknown whether this is one.
+  const bool is_start_unknown = !present.contains(0) && !present.contains(count);
   const std::int64_t begin = present.contains(count) ? 1 : 0;
   std::vector<std::int64_t> missing;
   for (std::int64_t number = begin; number < begin + count; ++number) {
@@ -57,7 +58,7 @@ void warn_of_group(const fs::path& first, std::int64_t count, const std::set<std
   if (missing.empty()) return;
   log.warning("data: '", first.string(), "' is one of ", count, " files, of which ", missing.size(),
               missing.size() == 1 ? " is" : " are", " not in its folder, the first with number ",
-              is_open ? cat("0 or ", count) : std::to_string(missing.front()),
+              is_start_unknown ? cat("0 or ", count) : std::to_string(missing.front()),
               ". Download what is missing, if it is not left out on purpose.");
 }
 

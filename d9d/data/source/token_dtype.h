@@ -1,4 +1,4 @@
-// The integers in which files store token ids, and how they are read.
+// The integer types in which files store token ids, and functions that read these files.
 //
 // Example
 //   std::vector<std::int64_t> tokens(3);

@@ -44,7 +44,8 @@ class TokenizedDocuments final : public TokenDocuments {
   [[nodiscard]] std::int64_t size() const override { return manifest_.num_documents; }
   [[nodiscard]] std::int64_t length(std::int64_t document) const override;
   void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const override;
-  // The tokens after the prompt of a row, or what the assistant says in a conversation; all tokens for other rows.
+  // Returns the tokens after the prompt of a row, or the tokens that the assistant says in a conversation; for other
+  // rows all tokens.
   [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override;
   [[nodiscard]] bool has_targets() const override { return targets_.has_value(); }
   [[nodiscard]] std::string place(std::int64_t document) const override;

@@ -7,10 +7,10 @@
 //   while (auto pack = stream.next()) step(*pack);
 //
 // The parts of the source are read in an order that depends on (seed, epoch). The documents of a part are packed into
-// sequences and shuffled by (seed, epoch, part). A step takes global_batch_size sequences, and the same number again
-// until they have tokens_per_step positions; its number of microbatches varies and is the same on all ranks. The
-// contents of a step depend neither on the number of ranks nor on the number of workers. Every rank tokenises all rows:
-// for data that is read more than once, or by many ranks, tokenise it into the cache instead (view "packed").
+// sequences and shuffled by (seed, epoch, part). A step takes global_batch_size sequences, and repeats this until they
+// have tokens_per_step positions together; its number of microbatches varies and is the same on all ranks. The contents
+// of a step depend neither on the number of ranks nor on the number of workers. Every rank tokenises all rows: for data
+// that is read more than once, or by many ranks, tokenise it into the cache instead (view "packed").
 #pragma once
 
 #include <cstdint>

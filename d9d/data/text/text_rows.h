@@ -24,13 +24,14 @@ struct TextRow {
   std::int64_t num_rows = 1;                   // more than 1 if this TextRow reports several damaged rows
 };
 
-// The content of columns, and how rows represent it.
+// The content of columns, and how a TextRow represents it.
 enum class ColumnContent {
   kText,  // texts
   kJson,  // any value, as JSON; texts must be JSON already
 };
 
-// A function like TextEncoder::next_cut().
+// Returns the first position in [from, to) at which `text` can be split for tokenising, or `to`:
+// TextEncoder::next_cut().
 using NextCut = std::function<std::size_t(std::string_view text, std::size_t from, std::size_t to)>;
 
 // Rows of text in parts. Reading is thread-safe, and equal calls give equal rows. A problem of a whole file is not
