@@ -1,6 +1,6 @@
 // Checkpoints of a job in a folder: save-<step>/ with one safetensors file for each rank that wrote something, and
 // manifest.json, which lists the file of each box of each tensor. A checkpoint loads on any other mesh and number of
-// ranks: each rank reads the boxes that it holds there.
+// ranks: each rank then reads the boxes that it holds on that mesh.
 //
 // Example
 //   CheckpointDirectory directory("checkpoints", context.mesh(MeshDomain::kBatch));

@@ -59,7 +59,8 @@ std::string fault_of(const SavedTensor& tensor) {
   return numel == c10::multiply_integers(tensor.shape) ? "" : "boxes that do not cover it";
 }
 
-// Adds the boxes that the ranks have written to the tensors. Throws StateError unless these make up the tensors.
+// Returns the tensors with the boxes that the notes of the ranks list. Throws StateError unless the boxes of each
+// tensor make up the tensor.
 std::map<std::string, SavedTensor> with_boxes(const JobTensors& described, const std::vector<RankNote>& notes) {
   constexpr const char* kExpected = "[checkpoint] expected the same tensors to save on all ranks, got ";
   constexpr const char* kAdvice = ". Give all ranks the same names, shapes and dtypes.";

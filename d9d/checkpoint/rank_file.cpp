@@ -30,7 +30,7 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
 }
 
 fs::path note_of(const fs::path& folder, std::int64_t rank) { return folder / cat("rank-", rank, ".cbor"); }
-// The path of the checksums that belong to a file with values.
+// The path of the checksums that belong to a rank's safetensors file.
 fs::path checksums_of(fs::path values) { return values.replace_extension(".checksums"); }
 
 // The dtype that LibTorch calls `name`; Undefined if there is none.

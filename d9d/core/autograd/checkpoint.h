@@ -7,8 +7,8 @@
 // Non-reentrant: the outer graph keeps its real nodes and weights, so hooks, gradient accumulation and split backward
 // see an ordinary graph. The first saved tensor that backward unpacks recomputes the whole body once, up to the last
 // tensor that is still needed. Checkpoints nest to any depth. Works for every module, including adopted torch::nn
-// modules: the body only has to compute the same again. Use replayed() or is_recomputing() for anything that must not
-// happen twice.
+// modules: the body only has to compute the same values again. Use replayed() or is_recomputing() for anything that
+// must not happen twice.
 //
 // Two kinds of recomputation that differ from the first run are detected, and backward throws StateError. First, a
 // recomputation in which a LibTorch operator draws random numbers, from LibTorch's generators or from one that the body

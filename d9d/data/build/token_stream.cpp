@@ -47,7 +47,7 @@ std::int64_t num_context_ranks(const DeviceMeshParameters& mesh) {
   return mesh.context_parallel_shard * mesh.context_parallel_replicate;
 }
 
-// The number of positions of a sequence must be a multiple of this.
+// The number of ranks that share a sequence; the number of its positions must be a multiple of this.
 std::int64_t num_position_ranks(const DeviceMeshParameters& mesh) {
   return num_context_ranks(mesh) * mesh.tensor_parallel;
 }

@@ -1,4 +1,4 @@
-// Microbatches of a dataset in the order of a GlobalBatchSampler, read by the calling thread or by worker threads.
+// Reads the microbatches of a dataset in the order of a GlobalBatchSampler, on the calling thread or on worker threads.
 // Workers affect when a sample is read, but never the order of the results.
 //
 // Example

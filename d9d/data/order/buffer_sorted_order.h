@@ -64,7 +64,7 @@ class BufferSortedOrder {
   Options options_;
   mutable RecentBuffers<Items> recent_;
   mutable std::mutex legacy_mutex_;                         // guards both members below
-  mutable std::optional<PythonRandom> legacy_random_ = {};  // its state at the begin of buffer legacy_next_
+  mutable std::optional<PythonRandom> legacy_random_ = {};  // the generator at the start of buffer legacy_next_
   mutable std::int64_t legacy_next_ = 0;
 };
 

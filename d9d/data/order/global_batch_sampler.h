@@ -50,11 +50,11 @@ class GlobalBatchSampler {
     std::uint64_t seed = 0;
     // What happens to the samples after the last full global batch. true: they are dropped, and every microbatch has
     // microbatch_size samples. false: they are distributed like the others, and all ranks have the same number of
-    // microbatches. If too few are left for that, the last sample is repeated as padding (is_padding): in sequential
-    // order until all ranks have the same number of samples, in chunked order as a separate microbatch.
+    // microbatches. If too few samples are left for that, the last sample is repeated as padding (is_padding): in
+    // sequential order until all ranks have the same number of samples, in chunked order as a separate microbatch.
     bool drop_last = true;
-    // Endless: position p is sample p mod dataset_size of epoch p div dataset_size, and each epoch has its own order.
-    // No samples are left over then.
+    // If true, the order is endless: position p is sample p mod dataset_size of epoch p div dataset_size, and each
+    // epoch has its own order. No samples are left over then.
     bool repeat = false;
   };
 

@@ -1,4 +1,4 @@
-// Packs of k consecutive microbatches of a loader.
+// Groups every k consecutive microbatches of a loader into a pack.
 //
 // Example
 //   FixedCountMicrobatchPacker packs(std::move(loader), {.microbatches_per_pack = 4});
@@ -41,7 +41,8 @@ concept KnowsSize = requires(const Loader& loader) {
   { loader.size() } -> std::same_as<std::optional<std::int64_t>>;
 };
 
-// Optional: the number of the microbatch that next() returned last, as in PackStream::microbatch_numbers().
+// Optional for a loader: microbatch_number() returns the number of the microbatch that next() returned last, as in
+// PackStream::microbatch_numbers().
 template <class Loader>
 concept NumbersMicrobatches = requires(const Loader& loader) {
   { loader.microbatch_number() } -> std::same_as<std::int64_t>;

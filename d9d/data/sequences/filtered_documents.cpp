@@ -47,7 +47,7 @@ void FilteredDocuments::add(std::int64_t document) {
   const bool is_left_out =
       (is_short && rules_.too_short == ShortDocuments::kSkip) || (is_long && rules_.too_long == LongDocuments::kSkip);
   const bool is_split = is_long && rules_.too_long == LongDocuments::kSplit;
-  if (items_.empty() && (is_left_out || is_split)) {  // from here on, items are listed
+  if (items_.empty() && (is_left_out || is_split)) {  // from here on items_ lists every item
     for (std::int64_t item = 0; item < size_; ++item) items_.push_back({item, 0});
   }
   if (is_left_out) return;

@@ -1,4 +1,4 @@
-// Documents that tokenize_rows() has written into a folder, memory-mapped.
+// Memory-maps the documents that tokenize_rows() has written into a folder.
 //
 // Example
 //   const TokenizedDocuments documents("cache/1f0c...", /*vocabulary_size=*/151936);

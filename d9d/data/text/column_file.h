@@ -1,4 +1,4 @@
-// Columns of one Parquet or Arrow file, read by Arrow C++ in libd9d_arrow.so, which is opened at first use
+// Reads columns of a Parquet or Arrow file with Arrow C++, in libd9d_arrow.so, which is opened at first use
 // (docs/decisions/0019-arrow-from-the-wheel.md).
 #pragma once
 

@@ -11,7 +11,7 @@
 
 namespace d9d {
 
-// Whether the first documents all end with a special token, whether it was appended or is part of their text.
+// Whether the first documents all end with a special token, either appended or part of their text.
 [[nodiscard]] bool end_with_special_tokens(const TokenDocuments& documents, const TextEncoder& encoder);
 // Whether the documents of rows that are not tokenised yet will end with a special token: tokenises the first rows of
 // the first part, and of a row that is read in pieces only the last piece.

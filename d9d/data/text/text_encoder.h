@@ -41,7 +41,7 @@ class TextEncoder {
   // the last column on. Thread-safe.
   [[nodiscard]] virtual EncodedRow encode_row(std::span<const std::string_view> columns,
                                               std::optional<std::int64_t> end) const;
-  // Ids are 0..vocabulary_size-1.
+  // One more than the highest id: ids are 0..vocabulary_size-1.
   [[nodiscard]] virtual std::int64_t vocabulary_size() const = 0;
   // The id of a token by its text ("<|endoftext|>"); nullopt if there is none.
   [[nodiscard]] virtual std::optional<std::int64_t> id_of(std::string_view token) const = 0;

@@ -19,15 +19,15 @@ struct TextRow {
   std::int64_t row = 0;                        // identifies the row in its part for TextRows::place()
   std::vector<std::string_view> columns = {};  // one for each requested name; valid during the call
   std::string problem = {};                    // what is wrong with the row; it then has no columns
-  bool begins = true;                          // whether the text begins at the begin of the row; see read_piece()
+  bool begins = true;                          // whether the text begins at the start of the row; see read_piece()
   bool ends = true;                            // whether the text ends at the end of the row; see read_piece()
   std::int64_t num_rows = 1;                   // more than 1 if this TextRow reports several damaged rows
 };
 
 // The content of columns, and how a TextRow represents it.
 enum class ColumnContent {
-  kText,  // texts
-  kJson,  // any value, as JSON; texts must be JSON already
+  kText,  // strings
+  kJson,  // any value, as JSON; strings must be JSON already
 };
 
 // Returns the first position in [from, to) at which `text` can be split for tokenising, or `to`:
