@@ -32,10 +32,10 @@ FilteredDocuments::FilteredDocuments(std::shared_ptr<const TokenDocuments> docum
     : documents_(std::move(documents)), rules_(rules), has_targets_(documents_->has_targets()) {
   D9D_CHECK(rules.max_positions >= 1, ConfigError, "[data::FilteredDocuments] expected max_positions >= 1, got ",
             rules.max_positions, ". Set the number of tokens of a training sequence.");
-  for (std::int64_t document = 0; document < documents_->size(); ++document) add(document);
+  for (std::int64_t document = 0; document < documents_->size(); ++document) add_items_of(document);
 }
 
-void FilteredDocuments::add(std::int64_t document) {
+void FilteredDocuments::add_items_of(std::int64_t document) {
   const std::int64_t num_positions = documents_->length(document) - 1;
   const bool is_short = num_positions<1, is_long = num_positions> rules_.max_positions;
   if (is_short) ++counts_.too_short;

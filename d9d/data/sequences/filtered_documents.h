@@ -70,7 +70,7 @@ class FilteredDocuments {
     std::int64_t start;  // its first token in the document
   };
   [[nodiscard]] Item item_at(std::int64_t item) const;
-  void add(std::int64_t document);
+  void add_items_of(std::int64_t document);
 
   std::shared_ptr<const TokenDocuments> documents_;
   DocumentRules rules_;

@@ -30,7 +30,7 @@ class ColumnFile {
   // The file then has no parts. Empty: no problem.
   [[nodiscard]] virtual const std::string& problem() const = 0;
   [[nodiscard]] virtual std::int64_t num_parts() const = 0;
-  // Calls each(row) with rows counted from the file's begin. Reads only the requested columns; of Parquet about a
+  // Calls each(row) with rows counted from the start of the file. Reads only the requested columns; of Parquet about a
   // thousand rows at a time.
   virtual void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const = 0;
 };
