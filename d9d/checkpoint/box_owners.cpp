@@ -27,7 +27,7 @@ using BoxKey = std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>; 
 
 BoxKey key_of(const LocalBox& box) { return {box.start, box.sizes}; }
 
-// The ranks of a job at these coordinates of its axis "pp".
+// The ranks of a job whose coordinate on its axis "pp" is one of `pipeline_ranks`.
 std::set<std::int64_t> ranks_at(const std::vector<std::int64_t>& pipeline_ranks, const DeviceMesh& job) {
   const std::vector<std::int64_t> ranks = job.ranks();
   std::set<std::int64_t> result;

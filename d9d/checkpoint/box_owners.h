@@ -1,4 +1,5 @@
-// Assigns each box of a tensor to the one rank that writes it into a checkpoint, where several ranks hold the box.
+// If several ranks hold the same box of a tensor, chooses the one rank that writes it into a checkpoint. A box is a
+// slice of a tensor in every dimension (LocalBox).
 //
 // Example
 //   const JobTensors all = job_tensors(tensors, job);
@@ -21,9 +22,9 @@ struct OwnedBox {
   LocalBox box;  // in the whole tensor
 };
 
-// Local. The boxes that this rank writes, by name and box. Together the ranks of `job` write each box of each tensor
-// once; boxes that several ranks hold are distributed among them so that each writes about the same number of bytes.
-// all: job_tensors(tensors, job). Throws ConfigError for tensors that are partial sums.
+// Local. The boxes that this rank writes, sorted by name and box. Together the ranks of `job` write each box of each
+// tensor once; boxes that several ranks hold are distributed among them so that each writes about the same number of
+// bytes. all: job_tensors(tensors, job). Throws ConfigError for tensors that are partial sums.
 [[nodiscard]] std::vector<OwnedBox> boxes_of_rank(const std::map<std::string, DTensor>& tensors, const JobTensors& all,
                                                   const DeviceMesh& job);
 

@@ -50,7 +50,7 @@ bool has_manifest(const fs::path& folder) {
   return has;
 }
 
-// The folders called save-<step> in `path`, by step: those that are complete checkpoints, or those that are not.
+// The folders called save-<step> in `path`, by step: with are_complete the complete checkpoints, without it all others.
 std::map<std::int64_t, fs::path> named_by_step(const fs::path& path, bool are_complete) {
   std::map<std::int64_t, fs::path> found;
   if (!fs::is_directory(path)) return found;
@@ -71,7 +71,8 @@ bool is_our_file(const fs::directory_entry& entry) {
   return fs::is_regular_file(entry.symlink_status()) && (name.starts_with("rank-") || name.starts_with(kManifestName));
 }
 
-// Removes this library's files, and the folder if nothing else is in it. Files that cannot be removed stay.
+// Removes this library's files from a checkpoint's folder, and the folder if nothing else is in it. Files that cannot
+// be removed stay.
 void remove_rest(const fs::path& folder) {
   std::error_code ignored;
   if (!fs::is_directory(fs::symlink_status(folder, ignored))) return;
@@ -182,7 +183,7 @@ std::string CheckpointDirectory::complete(std::int64_t step, const JobTensors& t
   if (!num_to_keep) return "";
   try {
     return rotate(path_, step, *num_to_keep);
-  } catch (const std::exception& error) {  // the folder cannot be listed; the new checkpoint is complete
+  } catch (const std::exception& error) {  // listing the folder failed; the new checkpoint is complete
     return error.what();
   }
 }
@@ -206,7 +207,7 @@ bool CheckpointDirectory::has_all_files(std::int64_t step, std::chrono::millisec
 
 std::string CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
                                       std::optional<std::int64_t> num_to_keep) const {
-  job_.throw_if_failed();  // values received from other ranks are about to be written
+  job_.throw_if_failed();  // after a failed operation the tensors may hold arbitrary values
   const JobTensors all = job_tensors(state.tensors, job_);
   std::string not_removed;
   try {

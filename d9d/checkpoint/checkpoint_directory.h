@@ -1,6 +1,6 @@
 // Checkpoints of a job in a folder: save-<step>/ with one safetensors file for each rank that wrote something, and
-// manifest.json, which says which box of which tensor is where. A checkpoint loads on any other mesh and number of
-// ranks: each rank reads the boxes that it holds there.
+// manifest.json, which lists the file of each box of each tensor. A checkpoint loads on any other mesh and number of
+// ranks: each rank then reads the boxes that it holds on that mesh.
 //
 // Example
 //   CheckpointDirectory directory("checkpoints", context.mesh(MeshDomain::kBatch));
@@ -46,19 +46,19 @@ class SavedCheckpoint {
   [[nodiscard]] const std::filesystem::path& folder() const;
   [[nodiscard]] std::int64_t step() const;
   [[nodiscard]] const nlohmann::ordered_json& values() const;  // CheckpointState::values
-  // CheckpointState::rank_values by rank of the job that saved; null where it set none.
+  // The CheckpointState::rank_values of each rank of the job that saved, in rank order; null for a rank that set none.
   [[nodiscard]] const std::vector<nlohmann::ordered_json>& rank_values() const;
 
-  // Local. The tensors whose names begin with `prefix`, by the rest of their names: for load_model_state(). Opens a
-  // file when one of its tensors is requested, and verifies checksums of the bytes that are read.
-  [[nodiscard]] NamedTensors tensors(const std::string& prefix) const;  // borrows this
+  // Local. The tensors whose names begin with `prefix`, named without the prefix, as load_model_state() takes them.
+  // Opens a file when one of its tensors is requested, and verifies checksums of the bytes that are read.
+  [[nodiscard]] NamedTensors tensors(const std::string& prefix) const;  // borrows this object
 
-  // Collective over `job`. Fills the tensors, all that the checkpoint has whose names begin with `prefix`, in place
-  // with the parts that this rank holds, whichever rank of the saving job wrote them, and verifies checksums of the
-  // bytes that it reads. Throws on all ranks, before any value changes, StateError unless the checkpoint has exactly
-  // the tensors that the ranks have together (job_tensors), with their shapes and dtypes, and IoError for files that
-  // are missing or truncated. Throws IoError after some values have changed if bytes do not match their checksums.
-  // Returns the number of bytes that this rank has read.
+  // Collective over `job`. Reads the values of this rank's parts of state.tensors into place, whichever rank of the
+  // saving job wrote them, and verifies checksums of the bytes that it reads. Before any value changes, throws on all
+  // ranks: StateError unless the tensors that the ranks have together (job_tensors) are exactly those of the checkpoint
+  // whose names begin with `prefix`, with the same shapes and dtypes; IoError for files that are missing or truncated.
+  // Throws IoError after some values have changed if bytes do not match their checksums. Returns the number of bytes
+  // that this rank has read.
   BytesRead load(const CheckpointState& state, const DeviceMesh& job, const std::string& prefix = "") const;
 
  private:
@@ -72,8 +72,8 @@ class SavedCheckpoint {
 
 class CheckpointDirectory {
  public:
-  // `job`: all ranks, which see the same file system. Ranks along its axis "pp", if it has one, may hold other tensors
-  // (job_tensors).
+  // `job`: all ranks, which must see the same file system. Ranks that differ along its axis "pp", if it has one, may
+  // hold different tensors (job_tensors).
   CheckpointDirectory(std::filesystem::path path, DeviceMesh job) : path_(std::move(path)), job_(std::move(job)) {}
 
   [[nodiscard]] const DeviceMesh& job() const { return job_; }
@@ -83,24 +83,23 @@ class CheckpointDirectory {
   // destroyed. Throws IoError on all ranks if the first rank cannot write to the folder, or another job holds the lock.
   [[nodiscard]] std::unique_ptr<FolderLock> prepare() const;
 
-  // Collective. Waits until the checkpoint is on disk on all ranks. Then checkpoints other than the num_to_keep newest
-  // are removed; if it is none, all are kept. Returns, on the first rank, which of them could not be removed and why.
-  // If a rank cannot write, all ranks throw: that one its error, the others IoError with its reason; there is no
-  // checkpoint of this step then, and earlier ones stay. In the same way all ranks throw StateError if they have saved
-  // different tensors, or the values contain bytes or text that is not UTF-8, and ConfigError if values that ranks
-  // share are not equal (shared_values.h). CheckpointWriter saves without waiting.
+  // Collective. Waits until the checkpoint is on disk on all ranks. Then removes checkpoints other than the num_to_keep
+  // newest; nullopt keeps all. Returns, on the first rank, which old checkpoints it could not remove and why. If a rank
+  // cannot write, that rank throws its error and all others IoError with its reason; this step then has no checkpoint,
+  // and earlier checkpoints stay. In the same way all ranks throw StateError if they have saved different tensors, or
+  // the values contain bytes or text that is not UTF-8, and ConfigError if values that ranks share are not equal
+  // (shared_values.h). CheckpointWriter saves without waiting.
   std::string save(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep) const;
 
   [[nodiscard]] std::map<std::int64_t, std::filesystem::path> complete() const;  // local: checkpoints by step
   // Local. Folders called save-<step> that are not checkpoints; they are neither read nor removed.
   [[nodiscard]] std::map<std::int64_t, std::filesystem::path> others() const;  // by step
 
-  // Collective. The complete checkpoint of the highest step, the same on all ranks; none if there is no folder or none
-  // in it.
+  // Collective. The complete checkpoint of the highest step, the same on all ranks; nullopt if there is none.
   [[nodiscard]] std::optional<SavedCheckpoint> newest() const;
 
-  // The parts of a save, each local. Every rank calls make_staging() and writes its files there (write_rank_file); when
-  // all ranks have done so, the first rank completes the checkpoint, or discards the files.
+  // The parts of save(), each local. Every rank calls make_staging() and writes its files into that folder
+  // (write_rank_file); when all ranks have done so, the first rank calls complete() or discard().
   [[nodiscard]] std::filesystem::path make_staging(std::int64_t step) const;
   // Returns which older checkpoints could not be removed and why. If it throws, there is no checkpoint of this step.
   std::string complete(std::int64_t step, const JobTensors& tensors, const nlohmann::ordered_json& values,

@@ -17,8 +17,8 @@
 
 namespace d9d {
 
-// A value that must be equal on all ranks. The error if it is not: "expected <rule>, got ... on rank 0 and ... on rank
-// 1. <remedy>".
+// The words of the error for a value that differs between ranks: "expected <rule>, got ... on rank 0 and ... on rank 1.
+// <remedy>".
 struct EqualValue {
   std::string rule;
   std::string remedy;
@@ -31,9 +31,9 @@ struct CheckpointState {
   std::map<std::string, DTensor> tensors = {};
   // Names of the tensors that a model may change before the optimiser's next step, such as buffers.
   std::set<std::string> buffers = {};
-  nlohmann::ordered_json values = nlohmann::ordered_json::object();  // those of the first rank are saved
-  // Further tensors of this rank that must have the same values as the tensor of that name: a buffer that several
-  // pipeline stages of the rank have.
+  nlohmann::ordered_json values = nlohmann::ordered_json::object();  // the values of the first rank are saved
+  // Further copies of a tensor on this rank, by its name, such as a buffer that several pipeline stages of the rank
+  // have. They must have the same values as the tensor; they are compared but not saved.
   std::multimap<std::string, at::Tensor> copies = {};
   // The keys of `values` that must be equal on all ranks.
   std::map<std::string, EqualValue> equal_values = {};

@@ -16,7 +16,7 @@ namespace d9d {
 namespace detail {
 
 struct SaveError {
-  std::string text = {};    // empty: none
+  std::string text = {};    // empty: no error
   bool is_refused = false;  // EndedSave::is_refused
 };
 
@@ -26,7 +26,7 @@ namespace {
 
 using detail::SaveError;
 
-constexpr std::chrono::seconds kPatience{10};  // for the files of other ranks after an error
+constexpr std::chrono::seconds kPatience{10};  // how long the destructor waits for the files of other ranks
 
 SaveError error_of(const std::function<void()>& work) {
   try {
@@ -43,7 +43,7 @@ std::shared_future<SaveError> in_thread(std::function<void()> work) {
   return std::async(std::launch::async, [work = std::move(work)] { return error_of(work); }).share();
 }
 
-std::shared_future<SaveError> at_once(const std::function<void()>& work) {
+std::shared_future<SaveError> run_now(const std::function<void()>& work) {
   std::promise<SaveError> result;
   result.set_value(error_of(work));
   return result.get_future().share();
@@ -63,7 +63,7 @@ struct CheckpointWriter::Save {
   nlohmann::ordered_json values;
   Phase phase = Phase::kFiles;
   std::shared_future<SaveError> work = {};  // this rank's work in the phase; gives its error
-  std::string not_removed = {};             // written by the thread until it is done
+  std::string not_removed = {};             // written by the thread of `work`, read when it has ended
 };
 
 CheckpointWriter::CheckpointWriter(CheckpointDirectory directory, c10::Device device, std::int64_t ranks_of_host)
@@ -72,7 +72,7 @@ CheckpointWriter::CheckpointWriter(CheckpointDirectory directory, c10::Device de
 CheckpointWriter::~CheckpointWriter() {
   if (save_ == nullptr) return;
   const bool is_written =
-      save_->work.valid() && save_->work.get().text.empty();  // the thread reads memory of this object
+      save_->work.valid() && save_->work.get().text.empty();  // waits for the thread, which reads memory of this object
   if (!is_written || save_->phase == Save::Phase::kManifest || directory_.job().index() != 0) return;
   if (!directory_.has_all_files(save_->step, kPatience)) return;
   (void)error_of([this] { directory_.complete(save_->step, tensors_, save_->values, save_->num_to_keep); });
@@ -101,7 +101,7 @@ void CheckpointWriter::prepare(const std::map<std::string, DTensor>& tensors) {
 // Enqueues copies of this rank's boxes into the host memory.
 void CheckpointWriter::copy(const CheckpointState& state) {
   const at::NoGradGuard no_grad;
-  const auto copy_those = [&](bool are_buffers) {
+  const auto copy_tensors = [&](bool are_buffers) {
     for (const PlannedBox& each : plan_->boxes()) {
       const std::string& name = each.owned.tensor;
       if (state.buffers.contains(name) != are_buffers) continue;
@@ -109,8 +109,8 @@ void CheckpointWriter::copy(const CheckpointState& state) {
       memory_->tensor(each.offset, each.owned.box.sizes, each.dtype).copy_(values, /*non_blocking=*/true);
     }
   };
-  copy_those(/*are_buffers=*/true);  // on the current stream
-  copied_ = copies_.run([&] { copy_those(/*are_buffers=*/false); });
+  copy_tensors(/*are_buffers=*/true);  // on the current stream
+  copied_ = copies_.run([&] { copy_tensors(/*are_buffers=*/false); });
 }
 
 // Collective. Waits for the host memory, and agrees on whether all ranks have it.
@@ -123,7 +123,7 @@ void CheckpointWriter::receive_memory() {
 
 void CheckpointWriter::begin(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep) {
   D9D_ASSERT(save_ == nullptr, "a save begins while another one is in flight");
-  directory_.job().throw_if_failed();  // values received from other ranks are about to be written
+  directory_.job().throw_if_failed();  // after a failed operation the tensors may hold arbitrary values
   if (plan_ == nullptr || !plan_->is_of(state.tensors)) prepare(state.tensors);
   if (memory_in_the_making_.valid()) receive_memory();
   save_ = std::make_unique<Save>(Save{
@@ -135,7 +135,7 @@ void CheckpointWriter::begin(std::int64_t step, const CheckpointState& state, st
                     shared->wait());
   };
   if (memory_ == nullptr) {
-    save_->work = at_once([&] { write(host_values_in(state.tensors)); });
+    save_->work = run_now([&] { write(host_values_in(state.tensors)); });
     return;
   }
   copy(state);
@@ -151,7 +151,8 @@ SaveProgress CheckpointWriter::progress() const {
   return {.num_failed = save_->work.get().text.empty() ? 0 : 1};
 }
 
-// The first rank completes the checkpoint from the files of all ranks; the others have nothing to do.
+// Starts the second phase: the first rank completes the checkpoint from the files of all ranks; the other ranks have no
+// work.
 void CheckpointWriter::start_commit() {
   save_->phase = Save::Phase::kManifest;
   save_->work = {};

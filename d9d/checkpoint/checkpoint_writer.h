@@ -1,5 +1,5 @@
-// Saves checkpoints beside training. The tensors are copied into host memory on a stream of their own, and a thread
-// writes them, so a step only waits where it would change a tensor that has not been copied yet.
+// Saves checkpoints while training goes on. A side stream copies the tensors into host memory and a thread writes them
+// to disk, so a step waits only before it changes a tensor that has not been copied yet.
 //
 // Example
 //   CheckpointWriter writer(directory, context.device(), /*ranks_of_host=*/8);
@@ -38,11 +38,11 @@
 
 namespace d9d {
 
-// A save that has ended, the same on all ranks.
+// The outcome of a save. step, error and is_refused are the same on all ranks.
 struct EndedSave {
   std::int64_t step = 0;
   std::string error = {};        // why there is no checkpoint of this step; empty: there is one
-  bool is_refused = false;       // the cause is an UnequalRanksError (shared_values.h), not a disk
+  bool is_refused = false;       // the cause is an UnequalRanksError (shared_values.h), not I/O
   double seconds = 0.0;          // since begin()
   std::string not_removed = {};  // on the first rank: older checkpoints that could not be removed, and why
 };
@@ -51,21 +51,21 @@ class CheckpointWriter {
  public:
   // `directory`: one that has been prepared. `ranks_of_host`: how many ranks share the machine's memory.
   CheckpointWriter(CheckpointDirectory directory, c10::Device device, std::int64_t ranks_of_host);
-  // Waits until this rank's files are written. If a save is in flight, as after an error in a later step, the first
-  // rank completes the checkpoint if the other ranks write their files within ten seconds.
+  // Waits until this rank's files are written. If an error has ended training while a save is in flight, the first rank
+  // still completes the checkpoint if the other ranks write their files within ten seconds.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Collective. Starts a thread that allocates host memory for saves of these tensors; begin() waits for it. Throws as
-  // job_tensors().
+  // Collective. Starts a thread that allocates host memory for saves of these tensors; begin() waits for it. Throws the
+  // errors of job_tensors().
   void prepare(const std::map<std::string, DTensor>& tensors);
 
   // Starts a save; no other may be in flight. When it is complete, checkpoints other than the num_to_keep newest are
   // removed. Local, except that the first call after prepare(), and a call with other tensors than before, are
   // collective; the tensors must change on all ranks together.
   void begin(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep);
-  // Local. Later work of the current stream waits until the tensors have been copied; the host does not.
+  // Local. Makes later work of the current stream, but not the host, wait until the tensors have been copied.
   void wait_for_copies() const { copied_.wait(); }
 
   [[nodiscard]] bool is_saving() const { return save_ != nullptr; }  // the same on all ranks
@@ -73,10 +73,11 @@ class CheckpointWriter {
   [[nodiscard]] std::optional<bool> writes_at_once() const { return writes_at_once_; }
   [[nodiscard]] SaveProgress progress() const;  // of this rank
 
-  // `all`: the sum over ranks of the progress() before the same step. Returns the save if it has ended. Local, except
-  // that the call which ends a failed save is collective.
+  // Moves the save forward; every rank calls it after each step. `all`: progress() of all ranks before that step,
+  // summed. Returns the outcome if the save has ended. Local, except that the call which ends a failed save is
+  // collective.
   [[nodiscard]] std::optional<EndedSave> advance(const SaveProgress& all);
-  // Collective. Waits until the save has ended; none if nothing is in flight.
+  // Collective. Waits until the save has ended and returns its outcome; nullopt if no save is in flight.
   [[nodiscard]] std::optional<EndedSave> finish();
 
  private:
@@ -91,7 +92,7 @@ class CheckpointWriter {
   c10::Device device_;
   std::int64_t ranks_of_host_;
   SideStream copies_;
-  JobTensors tensors_;  // of plan_
+  JobTensors tensors_;  // the tensors of plan_
   std::unique_ptr<const RankFilePlan> plan_;
   std::future<std::unique_ptr<PinnedMemory>> memory_in_the_making_;
   std::unique_ptr<PinnedMemory> memory_;

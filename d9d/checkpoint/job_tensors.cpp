@@ -34,7 +34,8 @@ nlohmann::json value_or_null(const nlohmann::json& all, const std::string& name)
   return all.contains(name) ? all.at(name) : nlohmann::json();
 }
 
-// Throws if two ranks describe the same name differently. `absent_counts`: also if one of them lacks the name.
+// Throws if two ranks describe the same name differently. `absent_counts`: also throws if one of them lacks a name of
+// the other.
 void check_same(const nlohmann::json& one, std::int64_t its_rank, const nlohmann::json& other, std::int64_t other_rank,
                 bool absent_counts) {
   nlohmann::json names = one;
@@ -48,8 +49,8 @@ void check_same(const nlohmann::json& one, std::int64_t its_rank, const nlohmann
   }
 }
 
-// Throws unless ranks with the same coordinate on the axis have the same tensors. Returns whether all ranks have the
-// same.
+// Throws unless ranks with the same coordinate on the axis "pp" have the same tensors. Returns whether all ranks of the
+// job have the same tensors.
 bool check_stages(const nlohmann::json& own, const DeviceMesh& job) {
   const std::vector<nlohmann::json> hashes = all_gather_object(fnv1a(own.dump()), job);
   std::map<std::int64_t, std::size_t> first_of;  // by pipeline rank

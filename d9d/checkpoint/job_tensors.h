@@ -17,9 +17,9 @@
 namespace d9d {
 
 struct JobTensor {
-  std::string dtype;                         // LibTorch's name
-  std::vector<std::int64_t> shape;           // of the whole
-  std::vector<std::int64_t> pipeline_ranks;  // coordinates on the axis "pp" of its ranks, increasing; or {0}
+  std::string dtype;                         // name in LibTorch, such as "Float"
+  std::vector<std::int64_t> shape;           // of the whole tensor
+  std::vector<std::int64_t> pipeline_ranks;  // where on the axis "pp" ranks have it, increasing; {0} without that axis
 };
 using JobTensors = std::map<std::string, JobTensor>;  // by name
 

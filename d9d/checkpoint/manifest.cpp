@@ -40,8 +40,7 @@ SavedBox read_box(const nlohmann::ordered_json& json) {
 std::string fault_of(const SavedTensor& tensor) {
   std::int64_t numel = 0, whole = 1;
   for (const std::int64_t size : tensor.shape) {
-    if (size < 0 || __builtin_mul_overflow(whole, std::max<std::int64_t>(size, 1), &whole))
-      return "a shape of no tensor";
+    if (size < 0 || __builtin_mul_overflow(whole, std::max<std::int64_t>(size, 1), &whole)) return "an invalid shape";
   }
   for (const SavedBox& each : tensor.boxes) {
     const LocalBox& box = each.box;
@@ -60,7 +59,8 @@ std::string fault_of(const SavedTensor& tensor) {
   return numel == c10::multiply_integers(tensor.shape) ? "" : "boxes that do not cover it";
 }
 
-// Adds the boxes that the ranks have written to the tensors. Throws StateError unless these make up the tensors.
+// Returns the tensors with the boxes that the notes of the ranks list. Throws StateError unless the boxes of each
+// tensor make up the tensor.
 std::map<std::string, SavedTensor> with_boxes(const JobTensors& described, const std::vector<RankNote>& notes) {
   constexpr const char* kExpected = "[checkpoint] expected the same tensors to save on all ranks, got ";
   constexpr const char* kAdvice = ". Give all ranks the same names, shapes and dtypes.";
@@ -152,7 +152,7 @@ Manifest parse_manifest(const std::string& text, const fs::path& path) {
     }
   } catch (const nlohmann::json::exception& error) {
     throw IoError(
-        cat("[checkpoint] expected a manifest in ", path.string(), ", got what is none: ", error.what(), kDamaged));
+        cat("[checkpoint] expected a manifest in ", path.string(), ", got another text: ", error.what(), kDamaged));
   }
   return manifest;
 }

@@ -1,4 +1,4 @@
-// manifest.json of a checkpoint.
+// Writes and reads manifest.json of a checkpoint, which lists its tensors and holds its small values.
 //
 //   {"checksum": "a1b2...", "format": 5, "step": 100, "values": {...}, "ranks": [...],
 //    "tensors": {"model.norm.weight": {"dtype": "Float", "shape": [8], "boxes": [
@@ -6,8 +6,8 @@
 //       "checksums_at": 0, "checksum": "78af5f94892f3950"}]}}}
 //
 // The first "checksum" is XXH3 of the other fields as nlohmann::json::dump() writes them. The checksums of a box's
-// blocks begin at byte checksums_at of rank-0.checksums; the box's "checksum" is of these. NaN and infinities:
-// json_numbers.h.
+// blocks begin at byte checksums_at of rank-0.checksums; the box's "checksum" is the XXH3 of these checksums.
+// json_numbers.h says how NaN and infinities are written.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ inline constexpr const char* kManifestName = "manifest.json";
 
 // What a rank reports to the rank that writes the manifest.
 struct RankNote {
-  nlohmann::json boxes;                             // [{"tensor": name, "dtype": of this rank, "box": as above}, ...]
+  nlohmann::json boxes;                             // [{"tensor": name, "dtype": name, "box": {"file", ...}}, ...]
   nlohmann::json values;                            // CheckpointState::rank_values
   nlohmann::json shared = nlohmann::json::array();  // SharedValues::wait()
 };
@@ -40,7 +40,7 @@ struct SavedBox {
   std::string checksum;           // BlockChecksums::checksum
 };
 struct SavedTensor {
-  std::string dtype;  // LibTorch's name
+  std::string dtype;  // name in LibTorch, such as "Float"
   std::vector<std::int64_t> shape;
   std::vector<SavedBox> boxes;
 };
@@ -51,16 +51,16 @@ struct Manifest {
   std::map<std::string, SavedTensor> tensors;
 };
 
-// `notes`: those of all ranks, in rank order; their boxes must together make up the tensors. Throws StateError before a
-// file is made if they do not, because ranks have saved different tensors.
+// Writes the manifest. `notes`: one of each rank, in rank order; their boxes must together make up the tensors. Throws
+// StateError before it creates the file if they do not, because ranks have saved different tensors.
 void write_manifest(const std::filesystem::path& folder, std::int64_t step, const JobTensors& tensors,
                     const nlohmann::ordered_json& values, const std::vector<RankNote>& notes);
 
-// Throws IoError, naming the file, if it is not a valid manifest: another format, boxes that overlap or lie outside
-// their tensor, files outside the folder.
+// Reads the manifest of a checkpoint. Throws IoError, naming the file, if it is missing or invalid: another format,
+// boxes that overlap or lie outside their tensor, files outside the folder.
 [[nodiscard]] Manifest read_manifest(const std::filesystem::path& folder);
 
-// The same from the text of the file; `path` is for messages.
+// Parses the text of a manifest, with the errors of read_manifest(), which name `path`.
 [[nodiscard]] Manifest parse_manifest(const std::string& text, const std::filesystem::path& path);
 
 // Throws StateError that lists names unless the tensors of the manifest whose names begin with `prefix` are exactly

@@ -7,8 +7,8 @@ namespace d9d {
 
 // The progress of one rank, or the sum over the ranks of the job.
 struct SaveProgress {
-  std::int64_t num_working = 0;  // ranks that still have to do something for the save
-  std::int64_t num_failed = 0;   // ranks that could not do it
+  std::int64_t num_working = 0;  // ranks whose work for the save has not ended
+  std::int64_t num_failed = 0;   // ranks whose work for the save has failed
 };
 
 }  // namespace d9d

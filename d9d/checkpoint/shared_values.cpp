@@ -15,10 +15,11 @@
 namespace d9d {
 namespace {
 
-// A prime, so that rows of a tensor that change places fall into other columns, whatever their length.
+// Number of sums of a tensor. It is prime, so that swapping two neighbouring rows changes the sums, unless the length
+// of a row is a multiple of 509 words.
 constexpr std::int64_t kColumns = 509;
 constexpr std::int64_t kWord = 8;           // bytes
-constexpr std::size_t kMaxTextBytes = 200;  // of a value in a message
+constexpr std::size_t kMaxTextBytes = 200;  // bytes of a value that an error shows
 
 // Whether another rank, or another stage of this rank, holds the same elements of a tensor as this rank.
 bool is_shared(const DTensor& tensor, const JobTensor& described, const DeviceMesh& job, bool has_copies) {
@@ -34,8 +35,8 @@ bool is_shared(const DTensor& tensor, const JobTensor& described, const DeviceMe
   return false;
 }
 
-// [kColumns] int64: sum i is over the 64-bit words of a tensor's memory whose index is i modulo kColumns, so that the
-// sums also change if values change places.
+// Returns [kColumns] int64: element i is the sum of the 64-bit words of the tensor's memory whose index is i modulo
+// kColumns, so that the sums also change if values swap places.
 at::Tensor column_sums(const at::Tensor& tensor) {
   at::Tensor bytes = tensor.detach().resolve_conj().resolve_neg().contiguous().view({-1}).view(at::kByte);
   if (bytes.storage_offset() % kWord != 0) bytes = bytes.clone();
@@ -50,7 +51,7 @@ at::Tensor column_sums(const at::Tensor& tensor) {
   return sums;
 }
 
-// A text that identifies a part of a tensor on all ranks.
+// The text by which ranks identify a part of a tensor: "weight[0:4, 0:8]".
 std::string key_of(const std::string& name, const LocalBox& box) {
   std::string key = name;
   for (std::size_t d = 0; d < box.start.size(); ++d) {
@@ -153,12 +154,11 @@ void check_shared_values(const std::vector<RankNote>& notes) {
       const char* const remedy =
           entry.at("is_buffer").get<bool>()
               ? "Average it over ranks in on_step_finished(), name it after its layer, or set is_persistent to false."
-              : "Write to parameters and to what the optimiser keeps alike on all ranks: not on the main process "
-                "alone, "
-                "nor by the numbers of a rank.";
+              : "Write parameters and optimiser state in the same way on all ranks: not on the main process alone, "
+                "and not with values that depend on the rank.";
       throw UnequalRanksError(
           cat("[checkpoint] expected equal values of ", key,
-              " on all ranks that have it, of which a checkpoint or an export has one, got others on rank ",
+              " on all ranks that have it, because a checkpoint or an export stores one of them, got others on rank ",
               found->second.rank, " (sum of bytes ", other.at("sum").dump(), ") and on rank ", rank, " (",
               entry.at("sum").dump(), "). ", remedy));
     }
@@ -172,7 +172,7 @@ void check_shared_values(const CheckpointState& state, const DeviceMesh& job) {
   for (const nlohmann::json& shared : all_gather_object(own, job)) {
     notes.push_back({.boxes = {}, .values = {}, .shared = shared});
   }
-  check_shared_values(notes);  // throws the same on all ranks
+  check_shared_values(notes);  // all ranks compare the same notes, so all throw the same error
 }
 
 }  // namespace d9d

@@ -1,14 +1,14 @@
-// Compares values that several ranks hold and a checkpoint stores once, written by any one of the ranks: replicas of a
-// parameter, buffers, counters of an optimiser, the position in the data. If the ranks' values differ, a job that
-// resumes would not continue the same training; so the first rank compares them before it completes a checkpoint.
+// Compares values that several ranks hold and that only one of them writes into a checkpoint: replicas of a parameter,
+// buffers, counters of an optimiser, the position in the data. If these values differ between ranks, a resumed job
+// would not continue the same training, so the first rank compares them before it completes a checkpoint.
 //
 // Example
 //   const SharedValues shared(state, all, job, copies);            // on each rank; in flight from the device
 //   write_rank_file(folder, rank, plan, values, rank_values, shared.wait());
 //   check_shared_values(read_rank_notes(folder, num_ranks));       // on the first rank: UnequalRanksError
 //
-// Tensors are compared by a sum of their bytes that the device computes: this reads each tensor that several ranks hold
-// once, and needs no communication.
+// For each tensor that several ranks hold, the device computes a checksum of its bytes, which reads the tensor once.
+// The checksums are written into the rank notes, so the comparison needs no communication.
 #pragma once
 
 #include <cstdint>
@@ -26,40 +26,42 @@
 
 namespace d9d {
 
-// Ranks hold different values of one thing. The cause is not a disk: the next save would fail too.
+// Thrown if ranks hold different values of something that a checkpoint stores once. The next save would fail too.
 struct UnequalRanksError : ConfigError {
   using ConfigError::ConfigError;
 };
 
 class SharedValues {
  public:
-  // Local. `all`: job_tensors() of the state. Sums of CheckpointState::buffers are computed on the current stream, and
-  // the others on `copies`, after all work that is on the current stream now. The tensors must not be written until
-  // `copies` has passed that point.
+  // Local. `all`: job_tensors() of the state. The checksums of CheckpointState::buffers are computed on the current
+  // stream, and those of all other tensors on `copies`, after the work that the current stream has so far. Nothing may
+  // write these tensors until `copies` has computed their checksums.
   SharedValues(const CheckpointState& state, const JobTensors& all, const DeviceMesh& job, const SideStream& copies);
-  // The same on a stream of its own, for a caller that waits immediately.
+  // Uses a stream of its own instead of `copies`, for a caller that calls wait() immediately.
   SharedValues(const CheckpointState& state, const JobTensors& all, const DeviceMesh& job);
 
-  // Waits for the device. Called once, by any thread.
+  // Waits for the device and returns the entries of the rank's note, an array. Call it once, on any thread.
   [[nodiscard]] nlohmann::json wait() const;
 
  private:
   struct Sums {
-    nlohmann::json entries = nlohmann::json::array();  // without their sums
+    nlohmann::json entries = nlohmann::json::array();  // the entries of `columns`, without their sums
     std::vector<at::Tensor> columns = {};
-    std::vector<HostCopy> sums = {};  // one of [number of entries], or none
+    std::vector<HostCopy> sums = {};  // one tensor of [number of entries], or empty
     void add(const std::string& name, const LocalBox& box, const at::Tensor& values, bool is_buffer);
     void finish(const SideStream& copies);
   };
 
-  nlohmann::json values_ = nlohmann::json::array();  // of CheckpointState::equal_values
+  nlohmann::json values_ = nlohmann::json::array();  // entries of CheckpointState::equal_values
   std::vector<Sums> sums_;
 };
 
-// Local. Throws UnequalRanksError, naming the value and two ranks, if the notes show different values of one thing.
+// Local. Throws UnequalRanksError, naming the value and two ranks, if the notes of two ranks have different values for
+// one key.
 void check_shared_values(const std::vector<RankNote>& notes);
 
-// Collective. The same for the values that the ranks hold now; for use before an export, which also stores them once.
+// Collective. Compares the values that the ranks hold now, and throws UnequalRanksError on all ranks if they differ.
+// For use before an export, which also stores them once.
 void check_shared_values(const CheckpointState& state, const DeviceMesh& job);
 
 }  // namespace d9d

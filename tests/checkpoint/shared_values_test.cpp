@@ -127,8 +127,8 @@ TEST(SharedValues, Without_a_layout_are_compared_on_all_ranks_that_have_them) {
       said([](const DeviceMesh& job) {
         return CheckpointState{.tensors = {{"optimizer.steps", whole_dtensor(at::full({}, is_last(job) ? 8 : 7))}}};
       }),
-      HasSubstr("expected equal values of optimizer.steps on all ranks that have it, of which a checkpoint or "
-                "an export has one, got others on rank 0"));
+      HasSubstr("expected equal values of optimizer.steps on all ranks that have it, because a checkpoint "
+                "or an export stores one of them, got others on rank 0"));
   EXPECT_THAT(said([](const DeviceMesh& job) {
                 return CheckpointState{.tensors = {{"model.mean", whole_dtensor(at::full({2}, job.index()))}},
                                        .buffers = {"model.mean"}};

@@ -1,11 +1,10 @@
-// An identity that runs an action when gradients pass through it: marks where a region of the graph begins or ends in
-// backward.
+// Inserts an identity into the autograd graph that runs an action when gradients pass through it. This marks where
+// backward enters or leaves a region of the graph.
 //
 // Example
 //   on_backward({x, residual}, [&] { release_weights(); });   // after the backward of everything computed from them
 //
-// The identity is a node of its own, because a pre-hook on the node that computed a tensor would run again in the
-// weight phase of a split backward.
+// All tensors of a call share one autograd node, so the action runs once, when the gradients of all of them are ready.
 #pragma once
 
 #include <functional>
@@ -15,9 +14,9 @@
 
 namespace d9d {
 
-// Replaces the tensors that require gradients by identities of them. `action` runs once in a backward: after it has
-// computed all gradients of these tensors that it needs, and before it passes them on. Returns false and does nothing
-// if no tensor requires a gradient or grad mode is off.
+// Replaces each tensor that requires a gradient by an identity of it. `action` runs once in a backward: after autograd
+// has computed all gradients of these identities that the backward needs, and before it computes gradients of what the
+// tensors were computed from. Returns false and does nothing if no tensor requires a gradient or grad mode is off.
 bool on_backward(const std::vector<std::reference_wrapper<at::Tensor>>& tensors, std::function<void()> action);
 
 // Calls `action` at the end of the backward that runs on this thread. May only be called inside a backward.

@@ -18,20 +18,20 @@ namespace {
 namespace ag = torch::autograd;
 using HookFactory = std::function<std::unique_ptr<ag::SavedVariableHooks>()>;
 
-// A tensor, with its state when the first run of a body noted it (note_state).
+// A tensor that a checkpointed body may use, with its version when the first run of the body called note_state().
 class State {
  public:
   State(std::string name_, const std::shared_ptr<const at::Tensor>& tensor_)
       : name(std::move(name_)), tensor(tensor_), seen_(*tensor_) {
-    if (seen_.is_inference()) {  // has no version, so its values are compared
+    if (seen_.is_inference()) {  // an inference tensor has no version counter, so its values are copied
       const c10::InferenceMode has_version(false);
       seen_ = seen_.clone();
     }
     version_ = seen_._version();
   }
 
-  // Whether the tensor still has the values that it had then. After a write in place the answer is always no. If it was
-  // replaced by another tensor, their values are compared, which waits for the device.
+  // Whether the tensor still has the values that it had at note_state(). False after any write in place. If another
+  // tensor has replaced it, compares the values of the two, which waits for the device.
   [[nodiscard]] bool is_as_seen() const {
     if (seen_._version() != version_) return false;
     if (tensor->is_same(seen_)) return true;
@@ -48,13 +48,13 @@ class State {
   std::int64_t version_;
 };
 
-// State of the thread that runs a checkpointed body for the first or the second time. It is set around the body only,
-// so backward never reads a state that a forward thread left behind.
+// What the calling thread must know while it runs a checkpointed body. Set while the body runs and restored afterwards,
+// so a backward never sees the scope of a forward.
 struct BodyScope {
   const HookFactory* hooks = nullptr;
   detail::ReplayLog* log = nullptr;
   bool is_recomputing = false;
-  std::vector<State>* states = nullptr;  // collects the states that a first run notes
+  std::vector<State>* states = nullptr;  // where note_state() stores states in a first run; null in a recomputation
   const BodyScope* outer = nullptr;
 };
 thread_local BodyScope current_scope;
@@ -94,9 +94,9 @@ class CheckpointEngine final : public ag::Engine {
   }
 };
 
-struct StopRecomputation {};  // not a std::exception, so that a body that catches those does not swallow it
+struct StopRecomputation {};  // not a std::exception, so a body that catches std::exception does not swallow it
 
-// One call of a checkpointed body, owned by its slots in the graph.
+// One call of a checkpointed body. The autograd graph owns its slots, and the slots own the frame.
 class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFrame> {
  public:
   // The inputs are saved under the hooks of the *enclosing* checkpoint, which then recomputes them instead of keeping
@@ -121,13 +121,13 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
     bool requires_grad;
   };
 
-  // Represents one saved tensor in the graph. Empty until the recomputation; afterwards it holds the tensor until its
-  // node releases its variables. The weight phase of a split backward relies on this.
+  // Stands in the graph for one tensor that an operator saved. Empty until the recomputation, which stores the tensor
+  // here; freed when the operator's node releases its saved variables.
   struct Slot final : ag::SavedVariableHooks {
     explicit Slot(std::shared_ptr<CheckpointFrame> owner) : frame(std::move(owner)) {}
     ~Slot() override {
       if (index >= 0)
-        frame->slots_[index] = nullptr;  // -1: autograd makes hooks for a wrapped number and drops them unused
+        frame->slots_[index] = nullptr;  // -1: autograd created the hooks for a wrapped number and never used them
     }
     void call_pack_hook(const at::Tensor& tensor) override {
       index = std::ssize(frame->slots_);
@@ -148,7 +148,7 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
     std::int64_t version = 0;  // autograd does not check versions of tensors saved through hooks
   };
 
-  // Passes a tensor that the recomputation saves to the slot at the same position of the first run.
+  // The hooks of the recomputation: the i-th tensor that it saves goes to the i-th slot of the first run.
   struct Refill final : ag::SavedVariableHooks {
     Refill(CheckpointFrame& owner, const OperatorWatch& over_body) : frame(owner), watch(over_body) {}
     void call_pack_hook(const at::Tensor& tensor) override {
@@ -157,11 +157,11 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
                 "[core::checkpoint] expected the recomputation to save ", frame.slots_.size(),
                 " tensors as the first run did, got more. The body must compute the same again: see replayed().");
       Slot* const slot = frame.slots_[frame.next_slot_++];
-      if (slot == nullptr) return;  // its node has been freed
+      if (slot == nullptr) return;  // autograd has freed the node that saved this tensor
       D9D_CHECK(tensor.sizes() == slot->sizes, StateError,
                 "[core::checkpoint] expected the recomputation to save shape ", at::IntArrayRef(slot->sizes), ", got ",
                 tensor.sizes(), ". The body must compute the same again.");
-      slot->value = tensor.detach();  // same version counter but no grad_fn: the second graph can be freed
+      slot->value = tensor.detach();  // shares the version counter but does not keep the graph of the recomputation
       slot->version = slot->value._version();
       if (--frame.num_wanted_ == 0) throw StopRecomputation{};
     }
@@ -172,8 +172,8 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
     const OperatorWatch& watch;
   };
 
-  // The states that a recomputation must not use: those written since the first run noted them. It must not write the
-  // others, which batch_norm does without saying so.
+  // The memory of the noted states, for the watch over a recomputation: the recomputation must neither use a state that
+  // has changed since the first run noted it, nor write an unchanged one, as batch_norm would.
   [[nodiscard]] std::vector<WatchedMemory> watched_states() const {
     std::vector<WatchedMemory> watched;
     for (const State& state : states_) {
@@ -217,14 +217,14 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
     check_computes_the_same(watch);
     D9D_CHECK(num_wanted_ == 0, StateError, "[core::checkpoint] expected the recomputation to save ", slots_.size(),
               " tensors as the first run did, got ", num_wanted_, " fewer. The body must compute the same again.");
-    inputs_.clear();  // from here on the slots own everything that is left
+    inputs_.clear();  // from here on backward needs only the tensors in the slots
     body_ = nullptr;
     states_.clear();
   }
 
   detail::CheckpointBody body_;
   std::vector<Input> inputs_;
-  std::vector<Slot*> slots_;  // in the order of saving; null: dropped by autograd
+  std::vector<Slot*> slots_;  // in the order in which the first run saved tensors; null: autograd has dropped the slot
   std::vector<State> states_;
   std::size_t next_slot_ = 0;
   std::size_t num_wanted_ = 0;
@@ -272,7 +272,8 @@ ReplayedPtr ReplayLog::next(const std::function<ReplayedPtr()>& compute) {
   if (position_ == values_.size()) {
     D9D_CHECK(!current_scope.is_recomputing, StateError, "[core::checkpoint] expected the recomputation to replay ",
               values_.size(), " values as the first run did, got more. The body must compute the same again.");
-    // Nested replayed() calls inside compute() are part of its value: a recomputation does not call compute().
+    // A recomputation takes the stored value and does not call compute(), so replayed() inside compute() must store
+    // nothing.
     BodyScope scope = current_scope;
     scope.log = nullptr;
     run_in_scope(scope, [&] { values_.push_back(compute()); });

@@ -7,8 +7,8 @@
 // Non-reentrant: the outer graph keeps its real nodes and weights, so hooks, gradient accumulation and split backward
 // see an ordinary graph. The first saved tensor that backward unpacks recomputes the whole body once, up to the last
 // tensor that is still needed. Checkpoints nest to any depth. Works for every module, including adopted torch::nn
-// modules: the body only has to compute the same again. Use replayed() or is_recomputing() for anything that must not
-// happen twice.
+// modules: the body only has to compute the same values again. Use replayed() or is_recomputing() for anything that
+// must not happen twice.
 //
 // Two kinds of recomputation that differ from the first run are detected, and backward throws StateError. First, a
 // recomputation in which a LibTorch operator draws random numbers, from LibTorch's generators or from one that the body
@@ -38,8 +38,9 @@ namespace d9d {
 // Whether the calling thread runs a checkpointed body, for the first or the second time.
 [[nodiscard]] bool is_checkpointed();
 
-// Called in the first run of a checkpointed body: declares that the body may use `*state`, called `name`, a tensor that
-// is not one of its inputs and may be written by others. ModulePtr calls this for the buffers of each module.
+// Declares that the running checkpointed body may use `*state`, a tensor named `name` that is not among the inputs of
+// the body and that other code may write. Has an effect only in the first run of a body. ModulePtr calls this for the
+// buffers of each module.
 void note_state(const std::string& name, const std::shared_ptr<const at::Tensor>& state);
 
 // Installs the autograd engine that provides the saved-variable hooks. Idempotent; process-wide. launch() calls it
@@ -47,8 +48,8 @@ void note_state(const std::string& name, const std::shared_ptr<const at::Tensor>
 // calls it; that checkpoint must not be inside a backward.
 void install_checkpoint_engine();
 
-// The number of backwards that this thread has begun with that engine and that accumulate into .grad(), unlike
-// autograd::grad().
+// The number of backwards into .grad() that this thread has begun since install_checkpoint_engine(); calls of
+// autograd::grad() do not count.
 [[nodiscard]] std::int64_t num_backwards();
 
 namespace detail {
@@ -85,13 +86,15 @@ class ReplayLog {
 
 using CheckpointBody = std::function<void(const std::vector<at::Tensor>& inputs)>;
 
-// Runs `forward` under hooks that drop the saved tensors. `recompute` is called with detached copies of `inputs`.
+// Runs `forward` without keeping the tensors that its operators save for backward. When backward needs one of them, it
+// calls `recompute` with `inputs`, detached.
 void run_checkpointed(const std::vector<at::Tensor>& inputs, CheckpointBody recompute,
                       const std::function<void()>& forward);
 [[nodiscard]] bool grad_mode_is_enabled();
 [[noreturn]] void refuse_other_type();
 
-// The value in `log` at its position, or compute() as a new one. StateError for a value of another type.
+// In the first run returns compute() and appends it to `log`; in a recomputation returns the next value of `log`.
+// Throws StateError if that value has another type than compute() returns.
 template <class Compute>
 [[nodiscard]] auto next_in(ReplayLog& log, const Compute& compute) {
   using Value = decltype(compute());
@@ -112,13 +115,13 @@ template <class Compute>
 }
 
 // Returns body(args...), checkpointed. Tensors anywhere in `args` (trees of tensors) are the inputs. `body` must not
-// capture tensors that need gradients, except module parameters. Other arguments are copied. Without grad mode the body
-// just runs.
+// capture tensors that need gradients, except module parameters. Other arguments are copied. If grad mode is off, only
+// calls the body.
 template <class Body, class... Args>
 [[nodiscard]] auto checkpoint(const Body& body, const Args&... args) {
   using Output = decltype(body(args...));
   if (!detail::grad_mode_is_enabled()) return body(args...);
-  std::tuple<Args...> skeleton(args...);  // the arguments without tensors, which the frame holds
+  std::tuple<Args...> skeleton(args...);  // the arguments without their tensors, which are in `inputs`
   std::vector<at::Tensor> inputs;
   tree_for_each_leaf(skeleton, [&](at::Tensor& leaf) { inputs.push_back(std::exchange(leaf, at::Tensor())); });
   const auto recompute = [body, skeleton = std::move(skeleton)](const std::vector<at::Tensor>& leaves) {

@@ -9,7 +9,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 #include <torch/csrc/autograd/variable.h>
-// after those that it needs
+// accumulate_grad.h does not include all that it uses, so it comes after those headers
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include "d9d/base/check.h"
@@ -35,8 +35,8 @@ void run_product(const detail::WaitingGradients::Product& product) {
     D9D_CHECK(
         !tensor.defined() || static_cast<std::int64_t>(tensor._version()) == product.versions[i], StateError,
         "[core::autograd] expected tensor ", i, " of ", tensor.sizes(),
-        ", which a weight's gradient is made of, as it was in the first half of a split backward, got one that was "
-        "modified in place. Use the out-of-place operation.");
+        ", from which a weight's gradient is computed, unchanged since the first half of a split backward, got one "
+        "that was modified in place. Use the out-of-place operation.");
   }
   const std::vector<at::Tensor> gradients = product.make(product.reads, places);
   for (std::size_t i = 0; i < gradients.size(); ++i) {
@@ -64,7 +64,7 @@ void WeightGradients::run() {
   for (const auto& product : waiting->products) {
     for (const at::Tensor& leaf : product.leaves) ++num_left[leaf.unsafeGetTensorImpl()];
   }
-  for (const at::Tensor& leaf : waiting->came) {
+  for (const at::Tensor& leaf : waiting->leaves) {
     if (!num_left.contains(leaf.unsafeGetTensorImpl())) arrive(leaf);
   }
   for (auto& each : waiting->products) {

@@ -60,7 +60,7 @@ class DeferredGradients {
 
  private:
   std::unique_ptr<detail::Deferral> deferral_;
-  std::vector<at::Tensor> leaves_;  // whose hooks refer to deferral_
+  std::vector<at::Tensor> leaves_;  // leaves whose hooks refer to deferral_
 };
 
 }  // namespace d9d

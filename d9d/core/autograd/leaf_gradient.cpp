@@ -9,7 +9,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 #include <torch/csrc/autograd/variable.h>
-// after those that it needs
+// accumulate_grad.h does not include all that it uses, so it comes after those headers
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include "d9d/base/check.h"
@@ -20,7 +20,8 @@ namespace {
 
 namespace ag = torch::autograd;
 
-// The node that accumulates the gradient of input `index` into a leaf; null if the running backward does not do this.
+// The node that accumulates the gradient of input `index` into a leaf; null if the input is not a leaf, or the running
+// backward does not accumulate its gradient.
 const ag::AccumulateGrad* accumulation(const ag::Node& node, std::size_t index) {
   ag::Node* const next = node.next_edge(index).function.get();
   const auto* const accumulate = dynamic_cast<const ag::AccumulateGrad*>(next);
@@ -31,14 +32,14 @@ const ag::AccumulateGrad* accumulation(const ag::Node& node, std::size_t index) 
   return task != tasks->end() && task->second.needed_ && task->second.captures_ == nullptr ? accumulate : nullptr;
 }
 
-// Whether a user's hooks see a gradient, or replace it, before it is accumulated.
+// Whether the leaf has hooks of a user, which see or replace its gradient before autograd accumulates it.
 bool has_hooks_before(const ag::AccumulateGrad& accumulate) {
   return !ag::impl::hooks(accumulate.variable).empty() || !accumulate.pre_hooks().empty();
 }
 
 // Where the gradient of an operator's input goes.
 struct Target {
-  const at::Tensor* leaf = nullptr;  // null: the operator must return it
+  const at::Tensor* leaf = nullptr;  // null: the operator must return the gradient
   const detail::LeafHook* hook = nullptr;
 
   [[nodiscard]] std::optional<GradientPlace> place() const {
@@ -53,7 +54,8 @@ Target target_of(const ag::Node* node, std::size_t input) {
   return {.leaf = &accumulate->variable, .hook = detail::leaf_hook(accumulate->variable)};
 }
 
-// Where the products of these leaves are kept if all of them can be deferred; otherwise null.
+// The list to which a deferred product of these leaves is added; null if the gradient of one of them cannot be
+// deferred.
 detail::WaitingGradients* waiting_for(const Targets& targets) {
   detail::WaitingGradients* waiting = nullptr;
   for (const Target& target : targets) {
@@ -76,22 +78,23 @@ detail::WaitingGradients::Product waiting_product(const Targets& targets, std::s
   return product;
 }
 
-// Autograd calls this after it has accumulated a leaf's gradient, or if the leaf got none.
+// Autograd calls this in each backward that reaches the leaf, after accumulating its gradient or if it got none.
 struct InstalledHook final : ag::PostAccumulateGradHook {
   void operator()(const ag::Variable& leaf) override {
-    if (hook.deferral != nullptr && hook.deferral->open != nullptr) return wait(leaf, *hook.deferral->open);
+    if (hook.deferral != nullptr && hook.deferral->open != nullptr) return defer(leaf, *hook.deferral->open);
     if (hook.owner.arrived) hook.owner.arrived(leaf);
   }
-  // Moves the gradient that autograd has accumulated so far to the place that deferred products add to.
-  void wait(const at::Tensor& leaf, detail::WaitingGradients& waiting) const {
-    waiting.came.push_back(leaf);
+  // Postpones `arrived` until the deferred products have run. Moves what autograd has accumulated so far to the memory
+  // that these products add to.
+  void defer(const at::Tensor& leaf, detail::WaitingGradients& waiting) const {
+    waiting.leaves.push_back(leaf);
     at::Tensor& grad = leaf.mutable_grad();
     if (!grad.defined()) return;
     const at::NoGradGuard no_grad;
     if (hook.owner.place) {
       hook.owner.place().put(std::exchange(grad, at::Tensor()));
     } else if (grad.has_storage() && grad.storage().use_count() > 1) {
-      grad = grad.clone();  // shared with the operator that returned it; a deferred product may still read it
+      grad = grad.clone();  // a deferred product may still read this tensor of the operator
     }
   }
   detail::LeafHook hook;

@@ -14,9 +14,9 @@
 //             return at::Tensor();
 //           })};
 //
-// An operator that computes gradients of its weights in this way supports both: its products are accumulated where the
-// parameter's owner wants them, and can fill pipeline bubbles. Other operators are correct too: autograd accumulates
-// the gradients that they return, as soon as they return them.
+// An operator that computes weight gradients with make_gradient() supports both: they accumulate in the memory that the
+// owner of the parameter names, and can be computed later to fill pipeline bubbles. Other operators are correct too:
+// autograd accumulates each gradient as soon as they return it.
 #pragma once
 
 #include <functional>
@@ -41,10 +41,10 @@ struct GradientPlace {
 struct GradientHook {
   // Called each time the leaf's gradient of one backward is complete: when that backward has accumulated it, or after
   // the deferred products. leaf.grad() holds the part that autograd accumulated; it is undefined if all of the gradient
-  // went to the place.
+  // went to the memory that `place` returned.
   std::function<void(const at::Tensor& leaf)> arrived;
-  // Called by code that writes the gradient immediately afterwards: after the call the place counts as having values.
-  // Null: gradients go to leaf.grad().
+  // Returns the memory for the gradient. The caller writes to it immediately, so from the next call on `has_values`
+  // must be true. Null: gradients go to leaf.grad().
   std::function<GradientPlace()> place = nullptr;
 };
 
@@ -77,7 +77,7 @@ GradientHookHandle on_gradient(const at::Tensor& leaf, GradientHook hook);
 // The places of several inputs of an operator, in the order of the inputs.
 using GradientPlaces = std::vector<std::optional<GradientPlace>>;
 // Computes gradients of several inputs. Writes or adds each gradient to its place and returns an undefined tensor for
-// it, or returns the gradient if it has no place. `reads`: the tensors that were given together with the product.
+// it, or returns the gradient if it has no place. `reads`: the tensors that were passed to make_gradients().
 using GradientProduct =
     std::function<std::vector<at::Tensor>(std::span<const at::Tensor> reads, const GradientPlaces& places)>;
 
@@ -94,15 +94,15 @@ namespace detail {
 // if the leaf has hooks of a user, which must see whole gradients; or if the caller of backward wants the gradient
 // itself.
 //
-// If it is deferred, a copy of `product` runs on the stream on which backward was called, without grad mode; so
-// `product` must hold no tensors and no autograd context. `reads`, such as the operator's input and the gradient of its
-// output, are kept without their graphs; throws StateError if one was modified in place meanwhile.
+// If the product is deferred, a copy of `product` runs on the stream on which backward was called, without grad mode;
+// so `product` must hold no tensors and no autograd context. `reads`, such as the operator's input and the gradient of
+// its output, are kept without their graphs; throws StateError if one was modified in place meanwhile.
 template <class Product>
 [[nodiscard]] std::vector<at::Tensor> make_gradients(std::span<const std::size_t> inputs,
                                                      std::span<const at::Tensor> reads, const Product& product) {
   return detail::make_gradients(inputs, reads, std::cref(product), [&] { return GradientProduct(product); });
 }
-// The same for one input; `product` takes its place and returns one tensor.
+// Calls make_gradients() for one input; `product` takes one place and returns one tensor.
 template <class Product>
 [[nodiscard]] at::Tensor make_gradient(std::size_t input, std::span<const at::Tensor> reads, const Product& product) {
   using Tensors = std::vector<at::Tensor>;
@@ -117,8 +117,9 @@ template <class Product>
   return std::move(detail::make_gradients(std::span(&input, 1), reads, std::cref(now), kept).front());
 }
 
-// The place of a gradient that is computed together with others and so cannot be deferred. The operator writes there
-// and returns an undefined tensor for that input; if there is no place (see above), it returns the gradient.
+// The place of a gradient that an operator computes together with others and so cannot defer. The operator writes there
+// and returns an undefined tensor for that input. Nullopt in the cases that make_gradients() lists: the operator
+// returns the gradient.
 [[nodiscard]] std::optional<GradientPlace> gradient_place(std::size_t input);
 
 }  // namespace d9d

@@ -18,19 +18,19 @@ struct WaitingGradients {
   struct Product {
     std::vector<at::Tensor> leaves = {};
     std::vector<at::Tensor> reads = {};
-    std::vector<std::int64_t> versions = {};  // of `reads`, when they were kept
+    std::vector<std::int64_t> versions = {};  // version counters of `reads` when the product was deferred
     GradientProduct make = nullptr;
-    std::string place = {};  // place that errors name
+    std::string place = {};  // named by errors: "in backward of <node>"
   };
   std::vector<Product> products = {};
-  std::vector<at::Tensor> came = {};  // leaves whose gradients are complete once the products above have run
+  std::vector<at::Tensor> leaves = {};  // the gradients of these are complete when the products have run
 };
 
 // Shared by the hooks of a stage's leaves.
 struct Deferral {
-  WaitingGradients* open = nullptr;  // products of the running backward; null: gradients are not deferred
+  WaitingGradients* open = nullptr;  // where the running backward adds its products; null: it defers none
   at::Device device = at::kCPU;
-  std::int64_t stream = 0;  // current when that backward began; products of other streams are not deferred
+  std::int64_t stream = 0;  // id of the stream that runs backward; products of other streams are not deferred
 };
 
 struct LeafHook {
@@ -40,13 +40,13 @@ struct LeafHook {
 
 // This library's hook on the leaf; null if there is none.
 [[nodiscard]] LeafHook* leaf_hook(const at::Tensor& leaf);
-// The same, but adds the hook if the leaf has none; null if the leaf has a hook of a user.
+// Returns the leaf's hook, and installs one first if the leaf has none; null if the leaf has a hook of a user.
 [[nodiscard]] LeafHook* add_leaf_hook(const at::Tensor& leaf);
-// Takes a hook with neither owner nor deferral off the leaf.
+// Removes the leaf's hook if it has neither an owner nor a deferral.
 void drop_unused_hook(const at::Tensor& leaf);
 
-// Where to accumulate a gradient of the leaf. `hook`: the leaf's; may be null. None if there is neither a place nor a
-// contiguous gradient.
+// Where to accumulate a gradient of the leaf: the memory that the owner in `hook` names (`hook` may be null), else
+// leaf.grad(). Nullopt if the owner names none and leaf.grad() is undefined or not contiguous.
 [[nodiscard]] std::optional<GradientPlace> place_of(const at::Tensor& leaf, const LeafHook* hook);
 [[nodiscard]] std::int64_t current_stream_id(at::Device device);  // 0 on the CPU
 

@@ -14,10 +14,10 @@ thread_local OperatorWatch* innermost = nullptr;
 // Properties of an operator, read from its schema.
 struct Operator {
   bool may_draw = false;
-  // Arguments of an operator that may draw; it draws nothing if one of these is 0 or false.
+  // Positions of arguments such as a dropout probability: the operator draws nothing if one of them is 0 or false.
   std::vector<std::size_t> strengths;
-  std::optional<std::size_t> num_layers;  // of a recurrent net: dropout is between layers, so one layer draws nothing
-  std::optional<std::size_t> writes_if;   // the argument `training` of batch_norm, which then writes its statistics
+  std::optional<std::size_t> num_layers;  // position of an RNN's num_layers: with one layer its dropout draws nothing
+  std::optional<std::size_t> writes_if;   // position of batch_norm's `training`: if true, it writes its statistics
 };
 
 Operator read_schema(const at::RecordFunction& call) {
@@ -26,7 +26,7 @@ Operator read_schema(const at::RecordFunction& call) {
   if (!name) return read;
   const auto handle = c10::Dispatcher::singleton().findOp(*name);
   if (!handle || !handle->hasSchema()) return read;
-  // This operator has the tag but draws nothing.
+  // _nested_tensor_softmax_with_shape has this tag but draws nothing.
   read.may_draw =
       handle->hasTag(at::Tag::nondeterministic_seeded) && name->name != "aten::_nested_tensor_softmax_with_shape";
   const auto& arguments = handle->schema().arguments();

@@ -1,14 +1,14 @@
-// Sees which of LibTorch's operators the calling thread runs while a watch lives: whether one draws from LibTorch's
-// random generators, and whether one takes a certain tensor.
+// Watches the LibTorch operators that the calling thread runs while the watch lives: detects whether one draws from
+// LibTorch's random generators, and whether one uses a given tensor.
 //
 // Example
 //   const OperatorWatch watch;
 //   y = module->forward(x);
 //   if (const auto name = watch.drawing_operator()) std::cout << *name << " draws random numbers\n";
 //
-// More exact than comparing the states of generators: other threads may draw meanwhile, and the state of a CUDA
-// generator cannot be read while a graph is captured. Costs 0.2 microseconds per operator, and never waits for a
-// device. Does not see this library's own kernels, which are not operators.
+// This is more exact than comparing the states of generators: other threads may draw meanwhile, and the state of a CUDA
+// generator cannot be read while a graph is captured. A watch costs 0.2 microseconds per operator and never waits for a
+// device. It does not see this library's own kernels, which are not operators.
 #pragma once
 
 #include <optional>
@@ -28,8 +28,8 @@ namespace d9d {
 struct WatchedMemory {
   std::string name;
   c10::Storage memory;
-  // True: only operators that write it without declaring so count, such as batch_norm with running statistics in
-  // training.
+  // False: any use is reported. True: only writes that the operator's schema does not declare are, such as those of
+  // batch_norm to its running statistics in training.
   bool may_be_read = false;
 };
 
@@ -45,8 +45,9 @@ class OperatorWatch {
   [[nodiscard]] const std::optional<std::string>& drawing_operator() const { return drawing_operator_; }
   struct Use {
     std::string tensor;  // WatchedMemory::name
-    std::string by;      // the operator
+    std::string by;      // name of the operator that used the tensor
   };
+  // The first use of watched memory that WatchedMemory::may_be_read does not allow.
   [[nodiscard]] const std::optional<Use>& first_use() const { return first_use_; }
 
   // Called by LibTorch's callback for each operator.
@@ -58,7 +59,7 @@ class OperatorWatch {
   std::optional<std::string> drawing_operator_;
   std::optional<Use> first_use_;
   OperatorWatch* const outer_;  // the enclosing watch of this thread, which sees the same operators
-  std::uint64_t callback_ = 0;  // of the outermost watch
+  std::uint64_t callback_ = 0;  // LibTorch's handle of the callback; only the outermost watch registers one
 };
 
 }  // namespace d9d

@@ -1,4 +1,4 @@
-// Batching and loading: the keys of "data" that every job has, also one whose dataset is its own.
+// The keys of "data" for batching and loading. Every job has them, also one with a custom dataset.
 //
 // Example
 //   {"global_batch_size": 64, "microbatch_size": 8, "num_workers": 4, "shuffle": true}
@@ -20,7 +20,7 @@ struct AutoDataConfig {
   bool shuffle = false;
   bool drop_last = true;  // drop the last incomplete batch
   bool pin_memory = true;
-  bool persistent_workers = false;                   // no effect: workers live as long as the stream, over all passes
+  bool persistent_workers = false;                   // no effect: workers always live as long as the stream
   std::optional<std::int64_t> prefetch_factor = {};  // batches that each worker reads ahead
   // Seconds within which a microbatch must be read; 0: no limit. null: 300, but no limit for the view "streamed".
   std::optional<double> timeout = {};

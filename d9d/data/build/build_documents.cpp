@@ -80,7 +80,7 @@ Documents tokenised(Rows rows, Encoder encoder, const TokenizationConfig& config
                            .log = options.log});
 }
 
-// Sources of text: each has rows_of() and tokenization_of().
+// Sources of text: each kind has an overload of rows_of() and of tokenization_of().
 // ----------------------------------------------------------
 
 Rows rows_of(const DatasetFiles& files, std::vector<std::string> columns,
@@ -116,7 +116,7 @@ Rows rows_of(const ParquetSource& config, const Logger& log) {
   return rows_of({.format = DatasetFormat::kParquet, .paths = source_files(config.columns.paths, log)}, config.columns);
 }
 
-// Keeps each file once.
+// Removes files that two paths name, and warns of them.
 void remove_repeated(std::vector<std::filesystem::path>& files, const Logger& log) {
   std::set<std::filesystem::path> known;
   std::erase_if(files, [&](const std::filesystem::path& file) {
@@ -175,7 +175,7 @@ bool is_bytes(const TextSource& config) {
   return !config.tokenization.tokenizer && !config.tokenization.end_of_document;
 }
 
-// The documents of each source.
+// documents_of() of each kind of source.
 // -----------------------------
 
 template <class Source>

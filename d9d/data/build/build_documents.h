@@ -19,8 +19,8 @@ namespace d9d {
 struct DocumentOptions {
   std::int64_t vocabulary_size = 0;  // of the model; every token id must be smaller
   bool shows_progress = false;       // shows a bar on stderr while tokenising
-  Logger log = Logger();             // for work that one rank does for all ranks: tokenising
-  Logger shared_log = Logger();      // for findings that are the same on all ranks
+  Logger log = Logger();             // messages about tokenising, which one rank does for all
+  Logger shared_log = Logger();      // messages that are the same on all ranks
 };
 
 // Opens the documents of a source; rows of text are tokenised unless the cache has them already (cached_documents).
@@ -29,17 +29,19 @@ struct DocumentOptions {
 // for bytes, or if the tokenizer has no token with the text end_of_document.
 [[nodiscard]] std::shared_ptr<const TokenDocuments> build_documents(const SourceConfig& config,
                                                                     const DocumentOptions& options);
-// The first use_samples rows of the dataset, shuffled with shuffle_seed as in the example of the reference, d9d 0.16.
+// Tokenises the first use_samples rows of the dataset, and shuffles them with shuffle_seed as the example of the
+// reference, d9d 0.16, does.
 [[nodiscard]] std::shared_ptr<const TokenDocuments> build_documents(const DatasetDataConfig& config,
                                                                     const DocumentOptions& options);
 
-// The rows of a source together with their encoder and options, for tokenising them while the job runs (StreamedPacks).
-// Warns in `log` of settings that are probably unintended. Throws ConfigError for sources of tokens.
+// What StreamedPacks needs to tokenise a source while the job runs.
 struct TokenisableRows {
   std::shared_ptr<const TextRows> rows;
   std::shared_ptr<const TextEncoder> encoder;
   TokenizeOptions options = {};
 };
+// Opens the rows of a source. Warns in `log` of settings that are probably unintended. Throws ConfigError for sources
+// of token ids.
 [[nodiscard]] TokenisableRows build_rows(const SourceConfig& config, std::int64_t vocabulary_size,
                                          const Logger& log = Logger());
 

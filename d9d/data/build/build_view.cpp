@@ -75,9 +75,8 @@ TokenView view_of(const PackedViewConfig& config, Documents documents, std::int6
 
 TokenView view_of(const StreamedViewConfig&, const Documents&, std::int64_t, const ViewOptions&) {
   throw ConfigError(
-      "[data::build_view] expected a view of documents that are there, got \"streamed\", which is for one source of "
-      "rows. "
-      "Take it out of the mixture, or choose \"packed\".");
+      "[data::build_view] expected a view of documents that are tokenised before the job begins, got \"streamed\", "
+      "which is for a single source of rows. Take it out of the mixture, or choose \"packed\".");
 }
 
 }  // namespace

@@ -23,16 +23,16 @@ struct TokenView {
   // Names the view's internal order (GlobalBatchSampler::Options::dataset_order). A job that resumes compares it with
   // the saved one, so its words must not change.
   std::string order = {};
-  bool shuffles_itself = false;                 // the reader must not shuffle it again
+  bool shuffles_itself = false;                 // the dataset is shuffled already: the reader must not shuffle it
   bool is_packed = false;                       // samples have packed_lengths
-  std::vector<DocumentsIdentity> sources = {};  // identity of the documents, by source of a mixture
+  std::vector<DocumentsIdentity> sources = {};  // identity of the documents of each source
 };
 
 struct ViewOptions {
   std::uint64_t seed = 0;
   bool shuffle = false;
   std::int64_t global_batch_size = 1;
-  std::optional<std::int64_t> separator = {};  // ConcatenatedTokens
+  std::optional<std::int64_t> separator = {};  // the token between two documents (ConcatenatedTokens)
   Logger log = Logger();                       // reports documents that are left out or truncated
 };
 

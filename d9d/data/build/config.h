@@ -31,7 +31,7 @@ namespace d9d {
 struct TokenizationConfig {
   std::optional<std::filesystem::path> tokenizer = {};  // a tokenizer.json; unset: tokens are bytes
   std::optional<std::string> end_of_document = {};      // text of the token that is appended to each document
-  bool add_special_tokens = false;                      // of the tokenizer's template, such as a first token
+  bool add_special_tokens = false;                      // whether to add the template's tokens, such as a first one
   BadRows bad_rows = BadRows::kRefuse;
   std::int64_t num_proc = 1;                        // threads that tokenise
   std::optional<std::filesystem::path> cache = {};  // the folder of token files; unset: default_token_cache()
@@ -50,10 +50,10 @@ struct ColumnsConfig {
   std::vector<std::string> paths = {};  // files or globs
   std::string column = "text";
   std::optional<std::string> prompt_column = {};  // text before that of `column`; its tokens are not predicted
-  // Instead of the two columns above: a column of conversations, which are lists of {"role", "content"}. Only what the
-  // assistant says is predicted.
+  // Instead of the two columns above: a column of conversations, which are lists of {"role", "content"}. Only the
+  // tokens of the assistant are predicted.
   std::optional<std::string> messages_column = {};
-  std::optional<ChatFamily> chat_template = {};  // of conversations; unset: chat_family_beside(tokenizer)
+  std::optional<ChatFamily> chat_template = {};  // template of conversations; unset: chat_family_beside()
   TokenizationConfig tokenization = {};
 
   void validate(const ConfigPath& path) const;
@@ -164,7 +164,7 @@ using TokensDataConfig = DataOf<TokensSource>;
 using MegatronDataConfig = DataOf<MegatronSource>;
 
 struct MixedSourceConfig {
-  double weight = 1;  // of this source's samples among those of all sources
+  double weight = 1;  // share of this source in the samples, relative to the other weights
   SourceConfig source = {};
 
   static constexpr auto fields() {

@@ -25,13 +25,13 @@ inline constexpr double kDefaultDataTimeout = 300;
 
 struct StreamOptions {
   DataParallelRank rank = {};
-  std::uint64_t seed = 0;                     // of the shuffled order
+  std::uint64_t seed = 0;                     // seed of the shuffled order
   std::string dataset_order = {};             // GlobalBatchSampler::Options::dataset_order
   nlohmann::json dataset_identity = nullptr;  // GlobalBatchSampler::Options::dataset_identity
   bool repeat = false;  // endless epochs, for jobs with a given number of steps; total_steps() is then unknown
   double first_timeout_seconds = 0;  // LoaderOptions::first_timeout_seconds
   Logger log = Logger();             // LoaderOptions::log
-  Logger shared_log = Logger();      // for findings that are the same on all ranks; silent except on the main process
+  Logger shared_log = Logger();      // messages that are the same on all ranks; only the main process writes them
 };
 
 // Returns `options` with the data-parallel coordinate and the logs of this rank. first_timeout_seconds becomes the
@@ -47,9 +47,9 @@ namespace detail {
 [[nodiscard]] at::Tensor pin_memory(const at::Tensor& tensor);
 }  // namespace detail
 
-// `dataset` and `collate` as in DataLoader. Ranks with the same data-parallel coordinate (ranks that differ only in
-// pipeline, tensor, context or expert coordinates) get equal packs, and all ranks get the same number of packs. With
-// config.pin_memory and a GPU, tensors are in page-locked memory.
+// Makes the pack stream of a dataset; `dataset` and `collate` are those of DataLoader. Ranks with the same
+// data-parallel coordinate (ranks that differ only in pipeline, tensor, context or expert coordinates) get equal packs,
+// and all ranks get the same number of packs. With config.pin_memory and a GPU, tensors are in page-locked memory.
 template <TensorTree Batch, class AnyDataset, class Collate>
 [[nodiscard]] std::unique_ptr<PackStream<Batch>> make_pack_stream(std::shared_ptr<AnyDataset> dataset, Collate collate,
                                                                   const AutoDataConfig& config, StreamOptions options) {
@@ -89,7 +89,7 @@ template <TensorTree Batch, class AnyDataset, class Collate>
   }
 }
 
-// The same for the rank of `context`: calls on_rank_of(context, options).
+// Makes the pack stream of this rank: with on_rank_of(context, options) as its options.
 template <TensorTree Batch, class AnyDataset, class Collate>
 [[nodiscard]] std::unique_ptr<PackStream<Batch>> make_pack_stream(const DistContext& context,
                                                                   std::shared_ptr<AnyDataset> dataset, Collate collate,

@@ -21,8 +21,8 @@ struct DatasetDataConfig {
   std::string dataset = {};  // a folder, as dataset_files() reads it
   std::string split = {};
   std::string text_column = {};
-  std::int64_t use_samples = 1;   // the first rows; they are shuffled with shuffle_seed, as datasets does
-  std::int64_t shuffle_seed = 0;  // and sorted in buffers by length, as BufferOrder::kLegacy does
+  std::int64_t use_samples = 1;   // how many of the first rows are read
+  std::int64_t shuffle_seed = 0;  // seeds Dataset.shuffle(), then BufferOrder::kLegacy
   std::filesystem::path tokenizer = {};
   std::int64_t num_proc = 1;
   std::int64_t presort_buffer_size = 1;

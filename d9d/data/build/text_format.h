@@ -25,11 +25,12 @@ struct TextFormat {
   friend bool operator==(const TextFormat&, const TextFormat&) = default;
 };
 
-// The common format of all sources; nullopt for files of token ids, and for mixtures whose sources differ. Throws the
-// errors of chat_family().
+// The format that all sources have in common; nullopt for files of token ids, and for mixtures whose sources differ.
+// Throws the errors of chat_family().
 [[nodiscard]] std::optional<TextFormat> text_format(const DataConfig& config);
 
-// The format of one source, and the formats of all sources of text, in order.
+// text_format() of one source returns its format, nullopt for token ids; text_formats() returns the formats of all
+// sources of text, in order.
 [[nodiscard]] std::optional<TextFormat> text_format(const SourceConfig& config);
 [[nodiscard]] std::vector<TextFormat> text_formats(const DataConfig& config);
 

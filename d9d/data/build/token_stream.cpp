@@ -47,7 +47,7 @@ std::int64_t num_context_ranks(const DeviceMeshParameters& mesh) {
   return mesh.context_parallel_shard * mesh.context_parallel_replicate;
 }
 
-// The number of positions of a sequence must be a multiple of this.
+// The number of ranks that share a sequence; the number of its positions must be a multiple of this.
 std::int64_t num_position_ranks(const DeviceMeshParameters& mesh) {
   return num_context_ranks(mesh) * mesh.tensor_parallel;
 }
@@ -75,7 +75,7 @@ void check_length(const SequenceConfig& sequence, const Job& job) {
   if (is_packed) check_packed(sequence, job.options.mesh);
 }
 
-// Whether some tokens are only inputs and not predicted.
+// Whether the source has tokens, such as prompts, that are only inputs and not predicted.
 bool has_targets(const SourceConfig& config) {
   return std::visit(
       [](const auto& source) {
@@ -131,8 +131,9 @@ std::vector<SourceTokenizer> different_tokenizers(const MixtureDataConfig& confi
   return all;
 }
 
-// Called before anything is tokenised. An id must have one meaning in a job; a base and a chat tokenizer may share
-// their ids. For files of tokens the tokenizer is unknown.
+// Called before anything is tokenised. Throws ConfigError if an id has different texts in the tokenizers of two
+// sources; warns if tokenizers differ otherwise, as a base and a chat tokenizer do. Does not check sources of token
+// ids, whose tokenizer is unknown.
 void check_same_tokenizer(const MixtureDataConfig& config, const Logger& log) {
   const std::vector<SourceTokenizer> all = different_tokenizers(config);
   if (all.size() < 2) return;
@@ -254,7 +255,7 @@ std::function<TokenBatch(std::span<const TokenSample>)> collating(const DeviceMe
   };
 }
 
-// The source of data with a single source; nullopt for mixtures and DatasetDataConfig.
+// The SourceConfig of `data`; nullopt for mixtures and DatasetDataConfig, which have none or several.
 template <class Data>
 std::optional<SourceConfig> source_of(const Data& data) {
   if constexpr (requires { SourceConfig(data.source); }) {

@@ -12,7 +12,7 @@
 
 namespace d9d {
 
-// Documents one after the other, split into sequences of sequence_length: TokenDataset.
+// Concatenates the documents and splits them into sequences of sequence_length: TokenDataset.
 struct ConcatenatedViewConfig {
   static constexpr Tag kTag = {"kind", "concatenated"};
   static constexpr auto fields() { return record<ConcatenatedViewConfig>(); }
@@ -33,10 +33,10 @@ struct DocumentsViewConfig {
   }
 };
 
-// Several documents in a sequence of sequence_length, which do not attend to each other: PackedDataset.
+// Packs several documents, which do not attend to each other, into each sequence of sequence_length: PackedDataset.
 struct PackedViewConfig {
   LongDocuments long_documents = LongDocuments::kRefuse;
-  std::int64_t buffer_size = 1024;  // documents that are packed together
+  std::int64_t buffer_size = 1024;  // number of documents that are packed at a time
 
   static constexpr Tag kTag = {"kind", "packed"};
   static constexpr auto fields() {
@@ -46,11 +46,12 @@ struct PackedViewConfig {
   }
 };
 
-// Packed sequences of rows that are tokenised while the job runs, for data that is read once: StreamedPacks.
+// Packs documents as PackedViewConfig does, but tokenises them while the job runs, for data that is read once:
+// StreamedPacks.
 struct StreamedViewConfig {
   LongDocuments long_documents = LongDocuments::kRefuse;
-  std::int64_t buffer_size = 1024;   // documents that are packed together
-  std::int64_t tokens_per_step = 0;  // StreamedOptions
+  std::int64_t buffer_size = 1024;   // number of documents that are packed at a time
+  std::int64_t tokens_per_step = 0;  // StreamedOptions::tokens_per_step
 
   static constexpr Tag kTag = {"kind", "streamed"};
   static constexpr auto fields() {

@@ -1,5 +1,5 @@
-// What a data stream does, as a tree: each part of the stream says one line, and has the descriptions of the parts that
-// it reads.
+// Describes a data stream as a tree: each part of the stream has one line of text, and below it the lines of the parts
+// that it reads.
 //
 // Example
 //   for (const std::string& line : tree_lines(stream->describe())) log.info(line);
@@ -20,22 +20,22 @@ namespace d9d {
 
 struct DataDescription {
   std::string line;
-  std::vector<DataDescription> inputs = {};  // what it reads
+  std::vector<DataDescription> inputs = {};  // the parts that this part reads
 };
 
-// Says what it does: describe().
+// A part of a data stream that describes itself.
 template <class Part>
 concept Describes = requires(const Part& part) {
   { part.describe() } -> std::same_as<DataDescription>;
 };
 
-// The lines of the tree from its root on. An input is indented by two spaces more than what reads it.
+// The lines of the tree from its root on. A part is indented by two spaces more than the part that reads it.
 [[nodiscard]] std::vector<std::string> tree_lines(const DataDescription& root);
 
-// "1 sample", "2 samples"; counted(2, "microbatch", "es") is "2 microbatches".
+// Returns a number with its noun: "1 sample", "2 samples"; counted(2, "microbatch", "es") is "2 microbatches".
 [[nodiscard]] std::string counted(std::int64_t count, std::string_view noun, std::string_view plural = "s");
 
-// "'a.bin'", "'a.bin' and 3 more files"; "no files".
+// Returns a short name of several files: "'a.bin'", "'a.bin' and 3 more files" or "no files".
 [[nodiscard]] std::string name_of_files(const std::vector<std::filesystem::path>& files);
 
 }  // namespace d9d

@@ -1,4 +1,4 @@
-// Microbatches of a dataset in the order of a GlobalBatchSampler, read by the calling thread or by worker threads.
+// Reads the microbatches of a dataset in the order of a GlobalBatchSampler, on the calling thread or on worker threads.
 // Workers affect when a sample is read, but never the order of the results.
 //
 // Example
@@ -31,14 +31,14 @@ namespace d9d {
 struct LoaderOptions {
   std::int64_t num_workers = 0;      // threads; 0: next() reads in the calling thread
   std::int64_t prefetch_factor = 2;  // microbatches that each worker reads ahead
-  // How long next() waits for a microbatch; with 0 workers and a timeout, a thread reads while next() waits. 0: for
-  // ever.
+  // How long next() waits for a microbatch; 0: for ever. With a timeout and num_workers = 0, one thread reads while
+  // next() waits.
   double timeout_seconds = 0;
   // The timeout of the first microbatch, if it is longer than timeout_seconds: the dataset may open its files for that
   // microbatch. Has no effect if timeout_seconds is 0.
   double first_timeout_seconds = 0;
-  // How long stopping waits for reads that have begun, and how long next() waits for one after the job was asked to
-  // stop.
+  // How long load_state() and the destructor wait for reads that have begun, and how long next() waits for a read after
+  // the job was asked to stop.
   std::chrono::duration<double> patience = kDefaultPatience;
   Logger log = Logger();  // warns of reads that take long or are abandoned
 };
@@ -49,7 +49,7 @@ void check_loader_options(const LoaderOptions& options);
 [[nodiscard]] std::string describe_loader(const LoaderOptions& options);
 // Call it inside a catch handler: the exception being handled is nested in the IoError and repeated in its text.
 [[noreturn]] void throw_sample_error(std::int64_t sample, const char* what);
-// The timeout for the first microbatch or a later one. 0: none.
+// The timeout of the first microbatch, or of a later one; 0: no timeout.
 [[nodiscard]] double timeout_seconds(const LoaderOptions& options, bool is_first);
 [[noreturn]] void throw_timeout(const LoaderOptions& options, bool is_first, const std::vector<std::int64_t>& samples);
 [[noreturn]] void throw_stopped(const std::vector<std::int64_t>& samples);
@@ -64,12 +64,13 @@ inline constexpr bool kCollates =
     std::is_invocable_r_v<Batch, const Collate&,
                           std::span<const std::remove_cvref_t<decltype(std::declval<AnyDataset&>().get(0))>>>;
 
-// Whether a sample can be turned into padding, which counts nowhere.
+// Whether Sample has a function make_padding(), which turns a sample into padding.
 template <class Sample>
 concept BecomesPadding = requires(Sample& sample) {
   make_padding(sample);
 };
-// Throws ConfigError if the sampler needs padding: a rank would read a sample that another rank has already.
+// For samples without make_padding(): throws ConfigError if the sampler needs padding, because a sample would then
+// count on two ranks.
 void check_no_padding(const GlobalBatchSampler& sampler);
 }  // namespace detail
 
@@ -78,8 +79,8 @@ class DataLoader {
  public:
   // `dataset` is a Dataset<Sample>; `collate` makes a Batch from std::span<const Sample>, the samples of a microbatch.
   // All workers call both concurrently. If the sampler needs padding (SampleKey::is_padding), `void
-  // make_padding(Sample&)`, a function declared beside Sample, turns a sample into one that counts nowhere; TokenSample
-  // has one. Throws ConfigError if padding is needed and there is no such function.
+  // make_padding(Sample&)`, a function declared beside Sample, turns a sample into one that changes neither the loss
+  // nor a metric; TokenSample has this function. Throws ConfigError if padding is needed and there is no such function.
   template <class AnyDataset, class Collate>
   DataLoader(std::shared_ptr<AnyDataset> dataset, Collate collate, GlobalBatchSampler sampler, LoaderOptions options)
       : sampler_(std::move(sampler)), options_(std::move(options)), samples_(describe_dataset(*dataset)) {
@@ -177,7 +178,7 @@ class DataLoader {
 
   GlobalBatchSampler sampler_;
   LoaderOptions options_;
-  DataDescription samples_;                  // of the dataset
+  DataDescription samples_;                  // description of the dataset
   std::function<Batch(std::int64_t)> read_;  // reads the microbatch with the given index
   std::int64_t num_consumed_ = 0;
   bool has_read_ = false;  // next() has returned a microbatch since construction

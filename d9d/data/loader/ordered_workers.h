@@ -32,12 +32,12 @@ inline constexpr std::chrono::duration<double> kLongestWait{1e8};  // three year
 // How a thread waits for a result.
 struct ResultWait {
   std::chrono::duration<double> timeout{0};               // 0: for ever
-  std::function<void(double seconds)> on_long_wait = {};  // after long_wait(timeout), then once a minute
+  std::function<void(double seconds)> on_long_wait = {};  // called after long_wait(timeout), then once a minute
 };
 
 namespace detail {
 
-// State that the threads of OrderedWorkers share with their owner, and keep alive if they outlive it.
+// The state of OrderedWorkers that its threads share. A thread that outlives the OrderedWorkers keeps it alive.
 template <class Result>
 class OrderedWork {
  public:
@@ -45,8 +45,8 @@ class OrderedWork {
     std::int64_t first = 0;
     std::optional<std::int64_t> end = {};  // unset: endless
     std::int64_t num_workers = 1;
-    // Maximum number of results that are computed or in progress but not yet taken. 0: a result is computed when it is
-    // asked for.
+    // Maximum number of results that are computed or in progress but not yet taken. 0: a result is computed when take()
+    // waits for it.
     std::int64_t num_ahead = 1;
     // `patience`: how long the destructor waits for calls of make() that have begun, and how long take_within() waits
     // for a result after the job was asked to stop (base/interrupt.h). `on_left_behind` gets the sorted indices of the
@@ -115,7 +115,7 @@ class OrderedWork {
   }
 
  private:
-  using Slot = std::variant<std::monostate, Result, std::exception_ptr>;  // empty, computed, failed
+  using Slot = std::variant<std::monostate, Result, std::exception_ptr>;  // not computed yet, computed, failed
 
   // False if the wait ends without a result: after its timeout, or `patience` after the job was asked to stop.
   bool comes_in_time(std::unique_lock<std::mutex>& lock, const Slot& slot, const ResultWait& wait) {
@@ -130,7 +130,7 @@ class OrderedWork {
     while (true) {
       const std::chrono::duration<double> left = timeout - (Clock::now() - begin);
       const auto is_ready = [&slot] { return !std::holds_alternative<std::monostate>(slot); };
-      // Wakes up when on_long_wait is due too: the timeout may follow within the polling interval.
+      // Also wakes up when on_long_wait is due, because the timeout may end within the same polling interval.
       const std::chrono::duration<double> to_line = next_line - (Clock::now() - begin);
       const std::chrono::duration<double> look =
           wait.on_long_wait && to_line.count() > 0 ? std::min<std::chrono::duration<double>>(to_line, kLook) : kLook;
@@ -165,7 +165,7 @@ class OrderedWork {
   std::int64_t next_to_take_;
   std::int64_t next_to_make_;
   std::vector<Slot> slots_;                          // result i is stored in slot i mod num_ahead
-  std::vector<std::optional<std::int64_t>> making_;  // index that each worker computes
+  std::vector<std::optional<std::int64_t>> making_;  // by worker: the index that it computes; none while it waits
   bool is_wanted_ = false;                           // a take() is waiting
   bool is_stuck_ = false;                            // the last take() timed out
 };
@@ -214,13 +214,13 @@ class OrderedWorkers {
       if (std::optional<Result> result = work_->take({})) return std::move(*result);
     }
   }
-  // nullopt if a positive timeout passes first, or if the job was asked to stop and Options::patience has passed since;
-  // the next call waits for the same result again.
+  // Returns the next result like take(), or nullopt if a positive timeout passes first, or if Options::patience has
+  // passed since the job was asked to stop. The next call then waits for the same result again.
   [[nodiscard]] std::optional<Result> take_within(const ResultWait& wait) { return work_->take(wait); }
   [[nodiscard]] std::optional<Result> take_within(std::chrono::duration<double> timeout) {
     return work_->take({.timeout = timeout});
   }
-  // Calls read(result) with the result that take() returns next, if that is ready. Does not wait.
+  // If the result that take() returns next is ready, calls read(result) with it. Does not wait for the result.
   template <class Read>
   void look(const Read& read) const {
     work_->look(read);

@@ -66,9 +66,9 @@ std::vector<std::int64_t> BinPackedOrder::operator()(std::int64_t bin, std::int6
   return (*bins)[static_cast<std::size_t>(bin - first_bin)];
 }
 
-// The names in philox_key() choose the random numbers: another name is another order of the data.
+// The names passed to philox_key() select the random numbers: changing a name changes the order of the data.
 
-// The places of all buffers, in the order of the epoch.
+// Returns the buffers in the order in which the epoch reads them, each with the index of its first bin.
 std::vector<BinPackedOrder::Place> BinPackedOrder::places_of(std::int64_t epoch) const {
   const Permutation order(std::ssize(num_bins_),
                           {.seed = philox_key(options_.seed, "packed_order", "buffers"), .epoch = epoch});

@@ -1,5 +1,5 @@
-// Chooses the documents that share a sequence: bins that fill it as far as possible. Bins are computed one buffer at
-// a time.
+// Packs documents into sequences: each bin is the list of documents that share one sequence and fill it as far as
+// possible. Bins are computed one buffer at a time.
 //
 // Example
 //   BinPackedOrder order({.size = documents.size(), .length = lengths, .capacity = 2048, .buffer_size = 1024,
@@ -45,7 +45,7 @@ class BinPackedOrder {
 
  private:
   using Bins = std::vector<std::vector<std::int64_t>>;
-  struct Place {  // position of a buffer in an epoch
+  struct Place {  // a buffer, and the index of its first bin in an epoch
     std::int64_t first_bin;
     std::int64_t buffer;
   };

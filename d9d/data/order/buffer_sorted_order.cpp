@@ -14,7 +14,7 @@ namespace d9d {
 
 namespace {
 
-constexpr std::uint64_t kLegacySeedMask = 0x105E7;  // the reference applies XOR with it to its seed
+constexpr std::uint64_t kLegacySeedMask = 0x105E7;  // the reference, d9d 0.24, XORs its seed with this
 
 std::vector<std::int64_t> permuted(const std::vector<std::int64_t>& items, std::uint64_t seed, std::int64_t stream) {
   std::vector<std::int64_t> result;
@@ -78,7 +78,7 @@ BufferSortedOrder::Items BufferSortedOrder::keyed(std::int64_t epoch, std::int64
   return result;
 }
 
-// The state of the generator at a buffer depends on all buffers before it, so these are computed too.
+// The state of the generator at a buffer depends on all earlier buffers, so this function computes those too.
 BufferSortedOrder::Items BufferSortedOrder::legacy(std::int64_t buffer) const {
   const std::lock_guard lock(legacy_mutex_);
   if (!legacy_random_ || buffer < legacy_next_) {

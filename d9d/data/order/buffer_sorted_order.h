@@ -26,8 +26,8 @@
 namespace d9d {
 
 enum class BufferOrder {
-  kKeyed,   // as above
-  kLegacy,  // epoch 0 as in d9d 0.24 when read in order from the start with init_seed = seed; later epochs as above
+  kKeyed,   // random choices depend on (seed, epoch, buffer)
+  kLegacy,  // epoch 0 has the order of d9d 0.24 with init_seed = seed; later epochs are keyed
 };
 constexpr auto enum_names(BufferOrder) {
   return std::to_array<EnumName<BufferOrder>>({{BufferOrder::kKeyed, "keyed"}, {BufferOrder::kLegacy, "legacy"}});
@@ -64,7 +64,7 @@ class BufferSortedOrder {
   Options options_;
   mutable RecentBuffers<Items> recent_;
   mutable std::mutex legacy_mutex_;                         // guards both members below
-  mutable std::optional<PythonRandom> legacy_random_ = {};  // its state at the begin of buffer legacy_next_
+  mutable std::optional<PythonRandom> legacy_random_ = {};  // the generator at the start of buffer legacy_next_
   mutable std::int64_t legacy_next_ = 0;
 };
 

@@ -41,7 +41,7 @@ GlobalBatchSampler::GlobalBatchSampler(Options options)
   D9D_CHECK(options.rank.index >= 0 && options.rank.index < options.rank.size, ConfigError,
             "[data::GlobalBatchSampler] expected a data-parallel rank below ", options.rank.size, ", got ",
             options.rank.index, ". Take both from one mesh axis.");
-  // A step of more epochs would not end in practice, and its microbatches would fill the memory.
+  // A step of more epochs than this would practically never end, and its microbatches would fill the memory.
   constexpr std::int64_t kMostEpochs = 1000;
   D9D_CHECK(options.global_batch_size / kMostEpochs <= options.dataset_size, ConfigError,
             "[data::GlobalBatchSampler] expected a global_batch_size of at most ", kMostEpochs,

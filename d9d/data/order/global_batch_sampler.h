@@ -27,11 +27,11 @@ struct DataParallelRank {
   std::int64_t size = 1;
 };
 
-// A sample of a dataset in one of several passes over it.
+// A sample of a dataset, and the pass over the dataset in which it is read.
 struct SampleKey {
   std::int64_t index = 0;  // in the dataset
   std::int64_t epoch = 0;
-  bool is_padding = false;  // another rank has the sample already: it only fills a microbatch here and is not counted
+  bool is_padding = false;  // repeats a sample of another rank to fill a microbatch; it does not count
 };
 
 class GlobalBatchSampler {
@@ -50,18 +50,18 @@ class GlobalBatchSampler {
     std::uint64_t seed = 0;
     // What happens to the samples after the last full global batch. true: they are dropped, and every microbatch has
     // microbatch_size samples. false: they are distributed like the others, and all ranks have the same number of
-    // microbatches. If too few are left for that, the last sample is repeated as padding (is_padding): in sequential
-    // order until all ranks have the same number of samples, in chunked order as a separate microbatch.
+    // microbatches. If too few samples are left for that, the last sample is repeated as padding (is_padding): in
+    // sequential order until all ranks have the same number of samples, in chunked order as a separate microbatch.
     bool drop_last = true;
-    // Endless: position p is sample p mod dataset_size of epoch p div dataset_size, and each epoch has its own order.
-    // No samples are left over then.
+    // If true, the order is endless: position p is sample p mod dataset_size of epoch p div dataset_size, and each
+    // epoch has its own order. No samples are left over then.
     bool repeat = false;
   };
 
   // Throws ConfigError if there is no sample, or if the batch sizes and the rank count do not fit.
   explicit GlobalBatchSampler(Options options);
 
-  // The order in which a loader reads `samples`.
+  // Describes the order in which a loader reads the dataset that `samples` describes.
   [[nodiscard]] DataDescription describe(DataDescription samples) const;
 
   // Number of microbatches of one rank; nullopt if endless.
@@ -74,17 +74,17 @@ class GlobalBatchSampler {
   [[nodiscard]] std::vector<SampleKey> sample_keys(std::int64_t index) const;
   [[nodiscard]] std::vector<std::int64_t> samples(std::int64_t index) const;
 
-  // The number of microbatch `index` among the microbatches of its step on all ranks. A job of one rank gives a
-  // microbatch of the same samples the same number if, in chunked order, microbatch_size divides a rank's part of the
-  // step, or if, in sequential order, microbatch_size is 1.
+  // The number of microbatch `index` among all ranks' microbatches of its step. A job of one rank gives the same number
+  // to a microbatch of the same samples if microbatch_size is 1 (sequential order) or divides a rank's part of the step
+  // (chunked order).
   [[nodiscard]] std::int64_t number_in_step(std::int64_t index) const;
 
   // The position of a rank that has returned `num_consumed` microbatches. It is the same on all ranks.
   [[nodiscard]] nlohmann::json state(std::int64_t num_consumed) const;
 
-  // The inverse of state(). Throws StateError that names what differs: the dataset (compared by dataset_identity) and
-  // its order must be those of the saved run. Batch sizes and rank count may differ if the position is the start of a
-  // global batch with both the saved and the new sizes.
+  // The inverse of state(): returns the number of consumed microbatches. Throws StateError that names what differs: the
+  // dataset (compared by dataset_identity) and its order must be those of the saved run. Batch sizes and rank count may
+  // differ if the position is the start of a global batch with both the saved and the new sizes.
   [[nodiscard]] std::int64_t resume(const nlohmann::json& state) const;
 
  private:

@@ -53,8 +53,8 @@ MixtureOrder::Place MixtureOrder::operator()(std::int64_t position) const {
   const Wide sum = std::accumulate(weights_.begin(), weights_.end(), std::int64_t{0});
   const std::int64_t num_sources = std::ssize(weights_);
   for (std::int64_t source = 0; source < num_sources; ++source) {
-    // Position and time, in samples, differ by at most half a sample per source, so the index is close to the source's
-    // share of `position`.
+    // The position of a sample differs from its due time, counted in samples, by at most half a sample per source. So
+    // the index is close to the source's share of `position`, and the search needs only a few indices around it.
     const auto near = static_cast<std::int64_t>(Wide{position} * weights_[source] / sum);
     std::int64_t low = std::max<std::int64_t>(near - num_sources - 1, 0), high = near + num_sources + 2;
     while (low < high) {

@@ -34,7 +34,7 @@ class MixtureOrder {
   [[nodiscard]] std::int64_t position_of(const Place& place) const;
 
  private:
-  std::vector<std::int64_t> weights_;  // multiples of 2^-32
+  std::vector<std::int64_t> weights_;  // share of each source in the samples, in units of 2^-32
 };
 
 }  // namespace d9d

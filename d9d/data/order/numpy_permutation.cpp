@@ -64,13 +64,13 @@ class Pcg64 {
     step();
   }
 
-  // Returns 32 bits: the lower half of a draw of 64 bits, then its upper half.
+  // Returns 32 random bits: alternately the lower half of a new 64-bit number and its upper half.
   std::uint32_t next() {
-    if (rest_) return *std::exchange(rest_, std::nullopt);
+    if (upper_half_) return *std::exchange(upper_half_, std::nullopt);
     step();
     const auto high = static_cast<std::uint64_t>(state_ >> 64), low = static_cast<std::uint64_t>(state_);
     const std::uint64_t drawn = std::rotr(high ^ low, static_cast<int>(state_ >> 122));
-    rest_ = static_cast<std::uint32_t>(drawn >> 32);
+    upper_half_ = static_cast<std::uint32_t>(drawn >> 32);
     return static_cast<std::uint32_t>(drawn);
   }
 
@@ -90,7 +90,7 @@ class Pcg64 {
 
   UInt128 state_ = 0;
   UInt128 increment_ = 0;
-  std::optional<std::uint32_t> rest_;
+  std::optional<std::uint32_t> upper_half_;
 };
 
 }  // namespace

@@ -5,8 +5,9 @@
 //   const double u = random.uniform();                    // random.Random(42).random()
 //   random.shuffle(std::span(order));                     // the same order as Python's shuffle
 //
-// The 32-bit Mersenne Twister MT19937, seeded by its array initialisation with the seed in 32-bit words, lowest first.
-// Source: M. Matsumoto, T. Nishimura, "Mersenne Twister", ACM TOMACS 8, 1998; the rules of Python's random module.
+// It is the 32-bit Mersenne Twister MT19937, seeded by its array initialisation with the seed in 32-bit words, lowest
+// first. Source: M. Matsumoto, T. Nishimura, "Mersenne Twister", ACM TOMACS 8, 1998; the rules of Python's random
+// module.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,10 @@
-// How samples are distributed over ranks.
+// How the samples of each global batch are distributed over the data-parallel ranks.
 #pragma once
 
 #include "d9d/base/enum_names.h"
 
 namespace d9d {
 
-// How the samples of a dataset are distributed over the ranks.
 enum class ShardIndexingMode {
   kSequential,  // rank r of n takes samples r, r + n, r + 2n, ... of each global batch
   kChunked,     // rank r takes the r-th contiguous part of each global batch

@@ -1,4 +1,5 @@
-// Which samples of a dataset belong to one shard: positions(i) is the index in the dataset of sample i of the shard.
+// Determines which samples of a dataset belong to one shard: sample i of the shard is sample positions(i) of the
+// dataset.
 //
 // Example
 //   const ShardPositions positions(5, {.num_shards = 4, .shard = 2, .mode = ShardIndexingMode::kChunked});

@@ -1,4 +1,4 @@
-// Packs of k consecutive microbatches of a loader.
+// Groups every k consecutive microbatches of a loader into a pack.
 //
 // Example
 //   FixedCountMicrobatchPacker packs(std::move(loader), {.microbatches_per_pack = 4});
@@ -25,8 +25,8 @@ template <class Batch>
 inline constexpr bool kIsFilledOptional<std::optional<Batch>> = true;
 
 // copy_of_leaf() copies a tensor; check_unchanged() throws StateError if the tensor no longer has the values of the
-// copy. This detects a collate that returns the same memory for each microbatch, so that all of a pack equal the last
-// one.
+// copy. This detects a collate that returns the same memory for each microbatch, so that all microbatches of a pack
+// would have the values of the last one.
 [[nodiscard]] at::Tensor copy_of_leaf(const at::Tensor& leaf);
 void check_unchanged(const at::Tensor& copy, const at::Tensor& leaf);
 }  // namespace detail
@@ -41,7 +41,8 @@ concept KnowsSize = requires(const Loader& loader) {
   { loader.size() } -> std::same_as<std::optional<std::int64_t>>;
 };
 
-// Optional: the number of the microbatch that next() returned last, as in PackStream::microbatch_numbers().
+// Optional for a loader: microbatch_number() returns the number of the microbatch that next() returned last, as in
+// PackStream::microbatch_numbers().
 template <class Loader>
 concept NumbersMicrobatches = requires(const Loader& loader) {
   { loader.microbatch_number() } -> std::same_as<std::int64_t>;
@@ -142,7 +143,7 @@ class FixedCountMicrobatchPacker final : public PackStream<MicrobatchOf<Loader>>
   PackerOptions options_;
   nlohmann::json position_;            // the loader's state after the last pack
   std::vector<std::int64_t> numbers_;  // microbatch numbers of the last pack
-  bool is_unchecked_ = true;           // until the first microbatch was read
+  bool is_unchecked_ = true;           // true until the first microbatch has been read
 };
 
 }  // namespace d9d

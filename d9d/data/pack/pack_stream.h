@@ -22,8 +22,9 @@
 
 namespace d9d {
 
-// Can be saved and resumed: state() is the position after the latest result of next(). It is cheap and an independent
-// copy. A job saves one state for all ranks, so it must be the same on each rank.
+// A stream whose position can be saved: state() returns the position after the latest result of next(), as a copy that
+// later calls do not change. The call must be cheap. A job saves one state for all ranks, so it must be the same on
+// each rank.
 template <class T>
 concept HasState = requires(const T& source) {
   { source.state() } -> std::same_as<nlohmann::json>;
@@ -50,13 +51,13 @@ concept KnowsTotalSteps = requires(const Stream& stream) {
 template <class Stream, class Batch>
 concept MicrobatchPackStream = HandsOutPacks<Stream, Batch> && KnowsTotalSteps<Stream> && SavesState<Stream>;
 
-// Provides the numbers of microbatches: PackStream::microbatch_numbers().
+// A stream that numbers the microbatches of a pack as AnyPackStream::microbatch_numbers() does.
 template <class T>
 concept NumbersPacks = requires(const T& source) {
   { source.microbatch_numbers() } -> std::same_as<std::vector<std::int64_t>>;
 };
 
-// Can begin to prefetch before next() is called.
+// A stream that can begin to prefetch before the first call of next().
 template <class T>
 concept Starts = requires(T& source) {
   { source.start() } -> std::same_as<void>;
@@ -77,17 +78,18 @@ class AnyPackStream {
   // draw the same random numbers. Empty: the training loop assigns the numbers i * (data-parallel ranks) + (this rank),
   // which are distinct within a step, whatever the number of microbatches on each rank.
   [[nodiscard]] virtual std::vector<std::int64_t> microbatch_numbers() const;
-  // Whether next() itself logs what it waits for when that takes long. By default (false) the training loop logs the
-  // wait, without details.
+  // Whether next() itself logs long waits and names what it waits for. By default (false) the training loop logs them,
+  // without details.
   [[nodiscard]] virtual bool tells_of_long_waits() const;
-  // What the stream reads, and how: tree_lines() has it as text. By default one line without details.
+  // Describes what the stream reads and how; tree_lines() turns the result into text. By default one line without
+  // details.
   [[nodiscard]] virtual DataDescription describe() const;
   [[nodiscard]] virtual std::optional<std::int64_t> total_steps() const = 0;
   [[nodiscard]] virtual nlohmann::json state() const = 0;
   virtual void load_state(const nlohmann::json& state) = 0;
 };
 
-// The interface of pack streams as a base class, which the training loop owns.
+// The base class of pack streams, through which the training loop owns and reads them.
 template <class Batch>
 class PackStream : public AnyPackStream {
  public:

@@ -31,7 +31,7 @@ namespace d9d {
 
 struct PrefetchOptions {
   c10::Device device = c10::DeviceType::CPU;
-  std::int64_t prefetch_factor = 1;  // packs on the device besides that of the current step; 0: next() reads and copies
+  std::int64_t prefetch_factor = 1;  // packs on the device besides the pack of the step; 0: next() reads and copies
   // How long the destructor, load_state() and give_back() wait for a pack that is being read, and approximately how
   // long next() waits for one after the job was asked to stop.
   std::chrono::duration<double> patience = kDefaultPatience;
@@ -45,7 +45,8 @@ void copy_to(c10::Device device, at::Tensor& tensor);
 void warn_left_behind(const PrefetchOptions& options);
 void warn_long_wait(const PrefetchOptions& options, double seconds);
 [[noreturn]] void throw_stopped();
-// Longer than options.patience, so that a loader inside the stream fails first: its error names the samples.
+// Returns a little more than options.patience, so that a loader inside the stream fails first: its error names the
+// samples.
 [[nodiscard]] std::chrono::duration<double> patience_of_wait(const PrefetchOptions& options);
 [[noreturn]] void throw_left_behind();
 }  // namespace detail
@@ -144,7 +145,8 @@ class PrefetchedPacks final : public PackStream<Batch> {
     const SideStream copies;
   };
 
-  // The work of the thread. After the end of the data or an error, it requests no further pack.
+  // Reads packs on the prefetching thread. After the end of the data or an error, it requests no further pack from the
+  // stream.
   class Ahead {
    public:
     explicit Ahead(std::shared_ptr<Source> source) : source_(std::move(source)) {}

@@ -21,7 +21,7 @@ class BufferSortedDataset final : public Dataset<decltype(std::declval<const Bas
  public:
   using Sample = decltype(std::declval<const Base&>().get(0));
 
-  // Takes the options and throws the errors of BufferSortedOrder; size and sort_key are replaced by those of `base`.
+  // Throws the errors of BufferSortedOrder. Options::size and sort_key are ignored: those of `base` are used.
   BufferSortedDataset(std::shared_ptr<const Base> base, BufferSortedOrder::Options options)
       : base_(std::move(base)), order_(of_base(*base_, std::move(options))) {}
 

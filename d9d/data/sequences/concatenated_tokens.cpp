@@ -7,7 +7,7 @@
 namespace d9d {
 
 namespace {
-constexpr std::int64_t kDocumentsPerMark = 64;  // marks take an eighth of a byte per document
+constexpr std::int64_t kDocumentsPerMark = 64;  // so marks_ takes an eighth of a byte per document
 }
 
 ConcatenatedTokens::ConcatenatedTokens(std::shared_ptr<const TokenDocuments> documents,

@@ -1,4 +1,4 @@
-// The tokens of all documents, one document after the other, indexed by token.
+// Concatenates the tokens of all documents into one sequence that is read by token index.
 //
 // Example
 //   const ConcatenatedTokens corpus(documents, /*separator=*/{});

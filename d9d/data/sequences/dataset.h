@@ -31,7 +31,7 @@ class Dataset {
   // rearrange the samples in each epoch.
   [[nodiscard]] virtual Sample get_in_epoch(std::int64_t index, std::int64_t /*epoch*/) const { return get(index); }
 
-  // By default the number of samples.
+  // Describes the dataset for the log; by default its number of samples.
   [[nodiscard]] virtual DataDescription describe() const { return {.line = counted(size(), "sample")}; }
 };
 

@@ -13,7 +13,8 @@ namespace d9d {
 
 namespace {
 
-// Position i predicts token i + 1 of the item, which begins at token `start` of its document.
+// Sets the labels outside of `targets` to kIgnoreIndex. Label i is token i + 1 of the item, which begins at token
+// `start` of its document.
 void ignore_labels_outside(const std::vector<TokenRange>& targets, std::int64_t start, std::span<std::int64_t> labels) {
   std::int64_t done = 0;
   for (const TokenRange& range : targets) {
@@ -31,10 +32,10 @@ FilteredDocuments::FilteredDocuments(std::shared_ptr<const TokenDocuments> docum
     : documents_(std::move(documents)), rules_(rules), has_targets_(documents_->has_targets()) {
   D9D_CHECK(rules.max_positions >= 1, ConfigError, "[data::FilteredDocuments] expected max_positions >= 1, got ",
             rules.max_positions, ". Set the number of tokens of a training sequence.");
-  for (std::int64_t document = 0; document < documents_->size(); ++document) list(document);
+  for (std::int64_t document = 0; document < documents_->size(); ++document) add_items_of(document);
 }
 
-void FilteredDocuments::list(std::int64_t document) {
+void FilteredDocuments::add_items_of(std::int64_t document) {
   const std::int64_t num_positions = documents_->length(document) - 1;
   const bool is_short = num_positions<1, is_long = num_positions> rules_.max_positions;
   if (is_short) ++counts_.too_short;
@@ -46,7 +47,7 @@ void FilteredDocuments::list(std::int64_t document) {
   const bool is_left_out =
       (is_short && rules_.too_short == ShortDocuments::kSkip) || (is_long && rules_.too_long == LongDocuments::kSkip);
   const bool is_split = is_long && rules_.too_long == LongDocuments::kSplit;
-  if (items_.empty() && (is_left_out || is_split)) {  // from here on, items are listed
+  if (items_.empty() && (is_left_out || is_split)) {  // from here on items_ lists every item
     for (std::int64_t item = 0; item < size_; ++item) items_.push_back({item, 0});
   }
   if (is_left_out) return;

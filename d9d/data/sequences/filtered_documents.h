@@ -1,5 +1,5 @@
-// The items of views of documents: documents that fit into a sequence, after rules for those that are too long or
-// short.
+// Turns documents into items that fit into a sequence, by rules for documents that are too long or too short. An item
+// is a document, or a part of a long one.
 //
 // Example
 //   const FilteredDocuments documents(source, {.max_positions = 2048, .too_long = LongDocuments::kSplit});
@@ -23,7 +23,7 @@ namespace d9d {
 // What happens to a document of less than two tokens, in which there is nothing to predict.
 enum class ShortDocuments {
   kSkip,  // it is left out
-  kKeep,  // it is a sample without positions
+  kKeep,  // it becomes a sample with 0 positions
 };
 
 struct DocumentRules {
@@ -42,8 +42,8 @@ struct SampleSpans {
 class FilteredDocuments {
  public:
   struct Counts {
-    std::int64_t too_short = 0;
-    std::int64_t too_long = 0;
+    std::int64_t too_short = 0;        // documents
+    std::int64_t too_long = 0;         // documents
     std::int64_t without_targets = 0;  // items in which nothing is predicted, such as a prompt whose answer is cut off
   };
 
@@ -52,16 +52,16 @@ class FilteredDocuments {
   FilteredDocuments(std::shared_ptr<const TokenDocuments> documents, DocumentRules rules);
 
   [[nodiscard]] std::int64_t size() const { return size_; }
-  [[nodiscard]] const Counts& counts() const { return counts_; }  // counts documents, but items in without_targets
+  [[nodiscard]] const Counts& counts() const { return counts_; }
 
   [[nodiscard]] DataDescription describe() const;
 
   [[nodiscard]] std::int64_t max_positions() const { return rules_.max_positions; }
   // Number of positions of an item; expects 0 <= item < size().
   [[nodiscard]] std::int64_t num_positions(std::int64_t item) const;
-  // Throws the IoError of TokenDocuments::read(). Thread-safe.
+  // Returns an item as a sample. Throws the IoError of TokenDocuments::read(). Thread-safe.
   [[nodiscard]] TokenSample sample(std::int64_t item) const;
-  // The same, written into spans of num_positions(item) elements each.
+  // Writes what sample(item) returns into spans of num_positions(item) elements each.
   void read(std::int64_t item, const SampleSpans& sample) const;
 
  private:
@@ -70,7 +70,7 @@ class FilteredDocuments {
     std::int64_t start;  // its first token in the document
   };
   [[nodiscard]] Item item_at(std::int64_t item) const;
-  void list(std::int64_t document);
+  void add_items_of(std::int64_t document);
 
   std::shared_ptr<const TokenDocuments> documents_;
   DocumentRules rules_;

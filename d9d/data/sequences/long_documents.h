@@ -5,9 +5,9 @@
 
 namespace d9d {
 
-// A document with more positions than a sequence.
+// What happens to a document with more positions than a sequence.
 enum class LongDocuments {
-  kRefuse,    // the constructor throws IoError that names it
+  kRefuse,    // FilteredDocuments throws IoError that names the document
   kTruncate,  // its end is dropped
   kSplit,     // it becomes several items, of which neighbours share one token; each but the last fills a sequence
   kSkip,      // it is left out

@@ -15,7 +15,7 @@
 namespace d9d {
 
 struct PackingOptions {
-  std::int64_t buffer_size = 1024;  // documents that are packed together
+  std::int64_t buffer_size = 1024;  // number of documents that are packed at a time
   std::uint64_t seed = 0;
   bool shuffle = false;  // BinPackedOrder::Options::shuffle; the reader need not shuffle again
 };

@@ -28,7 +28,7 @@ at::Tensor pad_stack_1d(const std::vector<at::Tensor>& items, PadOptions options
     const std::int64_t count = items[row].size(0);
     if (count == 0) continue;
     const std::int64_t start = options.side == PaddingSide::kRight ? 0 : length - count;
-    if (items[row].is_cpu() && items[row].is_contiguous()) {  // takes a fifth of the time that views take
+    if (items[row].is_cpu() && items[row].is_contiguous()) {  // five times as fast as copying through views
       const auto item_bytes = static_cast<std::int64_t>(stacked.element_size());
       std::memcpy(static_cast<std::byte*>(stacked.mutable_data_ptr()) + (row * length + start) * item_bytes,
                   items[row].const_data_ptr(), static_cast<std::size_t>(count * item_bytes));

@@ -21,7 +21,7 @@ namespace d9d {
 
 namespace detail {
 
-// Detects members that are not tensors and cannot hold one, which a tensor tree only carries along.
+// Detects members of a tensor tree that are not tensors and cannot hold one.
 struct IsCarried {
   template <class T>
   using Of = std::bool_constant<!TreeOf<T, at::Tensor>>;

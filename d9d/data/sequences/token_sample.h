@@ -53,22 +53,23 @@ struct TokenBatch {
 };
 
 // Turns all positions of a sample into padding without labels. Loaders call it for a sample that a rank reads only to
-// have as many microbatches as the other ranks; such a sample counts nowhere.
+// have as many microbatches as the other ranks; such a sample changes neither the loss nor a metric.
 void make_padding(TokenSample& sample);
 
 // Makes a sample for next-token prediction: inputs are all tokens except the last, labels all except the first. Both
 // are views of `tokens` ([n + 1] int64, n >= 1).
 [[nodiscard]] TokenSample next_token_sample(const at::Tensor& tokens);
 
-// Stacks sequences of one length; a batch of packed sequences gets their boundaries. Throws ConfigError if there are
-// none, if lengths differ, or if only some are packed.
+// Stacks sequences of one length; a batch of packed sequences gets their boundaries. Throws ConfigError if there is no
+// sample, if lengths differ, or if only some are packed.
 [[nodiscard]] TokenBatch collate_fixed(std::span<const TokenSample> samples);
 
 // Stacks sequences of any lengths, padded on the right to the longest (at least one position) with input 0, label
 // kIgnoreIndex and position 0. Causal attention and ignored labels make an attention mask unnecessary; `lengths` says
 // what is padding. Throws ConfigError if there is no sample, or a packed one.
 [[nodiscard]] TokenBatch collate_padded(std::span<const TokenSample> samples);
-// The same, padded to a number of positions that is a multiple of `multiple`, the number of ranks that share them.
+// Calls collate_padded() but pads to a multiple of `multiple` positions, so that `multiple` ranks can share each
+// sequence.
 [[nodiscard]] TokenBatch collate_padded_to_multiple(std::span<const TokenSample> samples, std::int64_t multiple);
 
 // Selects the positions that are data among positions [first, first + count) of each sequence of the batch. Returns

@@ -1,4 +1,5 @@
-// Identifies documents of tokens independently of file names. A job that resumes compares it with the saved one.
+// Identifies documents of tokens independently of file names. A job that resumes compares this identity with the saved
+// one.
 #pragma once
 
 #include <string>
@@ -11,7 +12,7 @@
 namespace d9d {
 
 struct DocumentsIdentity {
-  std::string tokens = {};  // hash of tokens and targets; of token files, of sampled blocks; empty: unknown
+  std::string tokens = {};  // hash of tokens and targets (token files: of sampled blocks); empty: unknown
   TokenizerIdentity tokenizer = {};
 };
 
@@ -30,7 +31,7 @@ inline constexpr std::string_view kOtherDataRemedy =
     "Resume with that, or begin a new job, in another save_dir, with the checkpoint as "
     "trainer.model_stage_factory.source_checkpoint (without it where the ids are of another tokenizer).";
 
-// Returns a hash as 16 hexadecimal digits.
+// Returns the FNV-1a hash of a text as 16 hexadecimal digits.
 [[nodiscard]] std::string hash_text(std::string_view text);
 
 }  // namespace d9d

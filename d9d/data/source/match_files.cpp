@@ -52,13 +52,13 @@ std::string remedy_of(const std::string& pattern) {
   if (std::filesystem::is_directory(pattern, error)) return "It is a folder: name the files in it, such as '*.jsonl'.";
   const bool has_brackets = pattern.find('[') != std::string::npos;
   return cat("Check the path",
-             has_brackets ? ": of names that do not exist [ ] are a pattern, one of the characters" : "", ".");
+             has_brackets ? ": if no such name exists, [ ] are a pattern for one of the characters in them" : "", ".");
 }
 
 }  // namespace
 
 std::vector<std::filesystem::path> match_files(const std::vector<std::string>& patterns) {
-  std::map<std::filesystem::path, std::filesystem::path> files;  // from a name to the canonical path
+  std::map<std::filesystem::path, std::filesystem::path> files;  // canonical path of each absolute name
   for (const std::string& pattern : patterns) {
     const GlobResult matches(escaped(pattern));
     D9D_CHECK(matches.status == 0 || matches.status == GLOB_NOMATCH, IoError, "[data::match_files] expected '", pattern,

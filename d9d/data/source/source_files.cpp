@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A file that is one of several, by its name: "train", number 2 of 3, ".parquet".
+// A file of a numbered set, read from its name: "train-00002-of-00003.parquet" is number 2 of 3.
 struct Part {
   std::pair<std::string, std::string> group = {};  // the name before and after the number
   std::int64_t number = 0;
@@ -36,7 +36,7 @@ std::optional<Part> part_of(const std::string& name) {
 
 using Group = decltype(Part::group);
 
-// The numbers of the parts of each group in a folder.
+// The numbers of the files that a folder has of each numbered set.
 std::map<Group, std::set<std::int64_t>> parts_in(const fs::path& folder) {
   std::map<Group, std::set<std::int64_t>> numbers;
   std::error_code error;
@@ -46,17 +46,19 @@ std::map<Group, std::set<std::int64_t>> parts_in(const fs::path& folder) {
   return numbers;
 }
 
-void warn_of_group(const fs::path& first, std::int64_t count, const std::set<std::int64_t>& there, const Logger& log) {
-  const bool is_open = !there.contains(0) && !there.contains(count);  // some sets are numbered from 1
-  const std::int64_t begin = there.contains(count) ? 1 : 0;
+void warn_of_group(const fs::path& first, std::int64_t count, const std::set<std::int64_t>& present,
+                   const Logger& log) {
+  // Some sets are numbered from 1 to `count`; if neither 0 nor `count` exists, it is unknown whether this is one.
+  const bool is_start_unknown = !present.contains(0) && !present.contains(count);
+  const std::int64_t begin = present.contains(count) ? 1 : 0;
   std::vector<std::int64_t> missing;
   for (std::int64_t number = begin; number < begin + count; ++number) {
-    if (!there.contains(number)) missing.push_back(number);
+    if (!present.contains(number)) missing.push_back(number);
   }
   if (missing.empty()) return;
   log.warning("data: '", first.string(), "' is one of ", count, " files, of which ", missing.size(),
               missing.size() == 1 ? " is" : " are", " not in its folder, the first with number ",
-              is_open ? cat("0 or ", count) : std::to_string(missing.front()),
+              is_start_unknown ? cat("0 or ", count) : std::to_string(missing.front()),
               ". Download what is missing, if it is not left out on purpose.");
 }
 
@@ -91,16 +93,17 @@ std::vector<fs::path> without_empty(std::vector<fs::path> files, const Logger& l
 }
 
 void warn_of_missing_parts(const std::vector<fs::path>& files, const Logger& log) {
-  std::map<fs::path, std::map<Group, std::pair<fs::path, std::int64_t>>> folders;  // first file and number of parts
+  // The numbered sets of each folder: a file of the set, and the number of files that it should have.
+  std::map<fs::path, std::map<Group, std::pair<fs::path, std::int64_t>>> folders;
   for (const fs::path& file : files) {
     const auto part = part_of(file.filename().string());
     if (part) folders[file.parent_path()].try_emplace(part->group, file, part->count);
   }
   for (const auto& [folder, groups] : folders) {
-    const auto there = parts_in(folder);
+    const auto present = parts_in(folder);
     for (const auto& [group, first] : groups) {
-      const auto numbers = there.find(group);
-      if (numbers != there.end()) warn_of_group(first.first, first.second, numbers->second, log);
+      const auto numbers = present.find(group);
+      if (numbers != present.end()) warn_of_group(first.first, first.second, numbers->second, log);
     }
   }
 }

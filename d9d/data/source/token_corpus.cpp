@@ -37,8 +37,8 @@ TokenCorpus::TokenCorpus(const std::vector<std::filesystem::path>& files, TokenF
   starts_.push_back(num_tokens);
 }
 
-// Detects ids of twice as many bytes: their upper halves, which are 0 except for the largest ids, then appear as every
-// second token.
+// Throws IoError if the file looks like ids with twice as many bytes as the dtype. The upper halves of such ids, 0
+// except for the largest ids, would appear as every second token.
 void TokenCorpus::check_width(const File& file) const {
   constexpr std::int64_t kFewest = 64, kLooksAt = 4096;
   const std::int64_t num_bits = 8 * bytes_per_token(format_.dtype);

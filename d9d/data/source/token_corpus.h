@@ -26,7 +26,7 @@ struct TokenFormat {
   // The token that ends each document and belongs to it. The constructor reads all files once to find it. Unset: each
   // file is one document.
   std::optional<std::int64_t> end_of_document = {};
-  TokenizerIdentity tokenizer = {};  // that wrote the ids, if it is known
+  TokenizerIdentity tokenizer = {};  // of the tokenizer that wrote the ids, if it is known
 };
 
 class TokenCorpus final : public TokenDocuments {
@@ -37,7 +37,7 @@ class TokenCorpus final : public TokenDocuments {
 
   [[nodiscard]] std::int64_t size() const override { return std::ssize(starts_) - 1; }
   [[nodiscard]] std::int64_t length(std::int64_t document) const override;
-  // The IoError of an id outside the vocabulary names file, position in the file, id and vocabulary size.
+  // Throws IoError for an id outside the vocabulary; it names file, position in the file, id and vocabulary size.
   void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const override;
   [[nodiscard]] std::string place(std::int64_t document) const override;
   [[nodiscard]] std::string name() const override;
@@ -47,7 +47,7 @@ class TokenCorpus final : public TokenDocuments {
   struct File {
     std::filesystem::path path;
     std::unique_ptr<MappedFile> mapping;
-    std::int64_t start;  // its first token among those of all files
+    std::int64_t start;  // index of its first token, counted over all files
     std::int64_t num_tokens;
   };
   void check_width(const File& file) const;

@@ -51,10 +51,10 @@ class TokenDocuments {
   [[nodiscard]] virtual std::string place(std::int64_t document) const = 0;
   [[nodiscard]] virtual std::string name() const = 0;
 
-  // By default the number of documents and name().
+  // Describes the documents for the log; by default their number and name().
   [[nodiscard]] virtual DataDescription describe() const;
 
-  // A job compares it when it resumes. By default the identity is unknown.
+  // Identifies the documents: a job that resumes compares this with the saved identity. Unknown by default.
   [[nodiscard]] virtual DocumentsIdentity identity() const { return {}; }
 };
 

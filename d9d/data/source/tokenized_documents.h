@@ -1,4 +1,4 @@
-// Documents that tokenize_rows() has written into a folder, memory-mapped.
+// Memory-maps the documents that tokenize_rows() has written into a folder.
 //
 // Example
 //   const TokenizedDocuments documents("cache/1f0c...", /*vocabulary_size=*/151936);
@@ -28,7 +28,7 @@
 
 namespace d9d {
 
-// The rows from which the documents were made, for messages.
+// Names the rows from which the documents were made, for messages.
 struct TokenizedOrigin {
   std::string name = {};  // TextRows::name()
   // Names the row of document `index` of part `part`.
@@ -44,7 +44,8 @@ class TokenizedDocuments final : public TokenDocuments {
   [[nodiscard]] std::int64_t size() const override { return manifest_.num_documents; }
   [[nodiscard]] std::int64_t length(std::int64_t document) const override;
   void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const override;
-  // The tokens after the prompt of a row, or what the assistant says in a conversation; all tokens for other rows.
+  // Returns the tokens after the prompt of a row, or the tokens that the assistant says in a conversation; for other
+  // rows all tokens.
   [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override;
   [[nodiscard]] bool has_targets() const override { return targets_.has_value(); }
   [[nodiscard]] std::string place(std::int64_t document) const override;

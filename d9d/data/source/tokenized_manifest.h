@@ -19,9 +19,9 @@ struct TokenizedManifest {
   std::int64_t num_parts = 0;  // parts of the rows that were read
   std::int64_t num_documents = 0;
   std::int64_t num_tokens = 0;
-  std::optional<std::int64_t> num_targets = {};  // ranges of all documents; unset: all tokens are targets
+  std::optional<std::int64_t> num_targets = {};  // target ranges of all documents; unset: all tokens are targets
   std::int64_t num_skipped = 0;                  // bad rows that were skipped
-  std::string first_skipped = {};                // the problem and the place of the first of them
+  std::string first_skipped = {};                // problem and place of the first skipped row
   DocumentsIdentity identity = {};
 };
 
@@ -32,7 +32,7 @@ inline constexpr std::string_view kTargetsFile = "targets.bin";
 inline constexpr std::string_view kTargetOffsetsFile = "target_offsets.bin";
 inline constexpr std::string_view kManifestFile = "manifest.json";
 
-// The contents of the file. `made_from` describes the input for readers of the file; programs ignore it.
+// The text of manifest.json. `made_from` describes the input for readers of the file; programs ignore it.
 [[nodiscard]] std::string manifest_text(const TokenizedManifest& manifest, std::string_view made_from);
 // Reads the manifest of a folder. Throws IoError that names the file if it is not a manifest of this format.
 [[nodiscard]] TokenizedManifest read_tokenized_manifest(const std::filesystem::path& folder);

@@ -34,7 +34,8 @@ nlohmann::json with_rules_of(nlohmann::json saved, const nlohmann::json& order) 
   return saved;
 }
 
-// The order without the identity of the data, which earlier versions stored as names and times of files ("rows").
+// Removes the identity of the data from a saved order: "data", or in earlier versions "rows", the names and times of
+// files.
 nlohmann::json without_data(nlohmann::json order) {
   for (const char* key : {"data", "rows"}) order.erase(key);
   return order;
@@ -93,8 +94,8 @@ void StreamedPacks::start() {
                                                                    .patience = kLongestWait});  // threads use `this`
 }
 
-// Loads the part of the position, and moves the position to the next part until there is a sequence at it. Returns
-// false at the end of the data.
+// Moves the position on until there is a sequence at it, skipping the ends of parts, and loads the part of that
+// sequence. Returns false at the end of the data.
 bool StreamedPacks::move_to_sequence(Position& position) {
   std::int64_t num_empty = 0;
   while (true) {

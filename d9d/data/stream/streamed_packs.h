@@ -1,4 +1,4 @@
-// Packs of rows that are tokenised while the job runs, for data that is read once. No cache is written, and the first
+// A pack stream that tokenises rows while the job runs, for data that is read once. No cache is written, and the first
 // step waits only for the first part of the rows.
 //
 // Example
@@ -7,10 +7,10 @@
 //   while (auto pack = stream.next()) step(*pack);
 //
 // The parts of the source are read in an order that depends on (seed, epoch). The documents of a part are packed into
-// sequences and shuffled by (seed, epoch, part). A step takes global_batch_size sequences, and the same number again
-// until they have tokens_per_step positions; its number of microbatches varies and is the same on all ranks. The
-// contents of a step depend neither on the number of ranks nor on the number of workers. Every rank tokenises all rows:
-// for data that is read more than once, or by many ranks, tokenise it into the cache instead (view "packed").
+// sequences and shuffled by (seed, epoch, part). A step takes global_batch_size sequences, and repeats this until they
+// have tokens_per_step positions together; its number of microbatches varies and is the same on all ranks. The contents
+// of a step depend neither on the number of ranks nor on the number of workers. Every rank tokenises all rows: for data
+// that is read more than once, or by many ranks, tokenise it into the cache instead (view "packed").
 #pragma once
 
 #include <cstdint>
@@ -55,10 +55,10 @@ class StreamedPacks final : public PackStream<TokenBatch> {
   [[nodiscard]] std::vector<std::int64_t> microbatch_numbers() const override;
   [[nodiscard]] DataDescription describe() const override;
   [[nodiscard]] std::optional<std::int64_t> total_steps() const override { return std::nullopt; }
-  // The position is the part, and the sequence in it, where the next step begins. load_state() throws StateError if the
-  // rows, the tokenizer or their order differ from those of the saved run; copies of the files do not differ. It warns
-  // if the state was saved by an earlier version, whose rows it cannot compare. Ranks, workers and batch sizes may
-  // change. If the saved rule for bad rows or long documents was "refuse", that rule may change too.
+  // state() returns the part, and the sequence in it, at which the next step begins. load_state() throws StateError if
+  // the rows, the tokenizer or their order differ from those of the saved run; copies of the files do not differ. It
+  // warns if the state was saved by an earlier version, whose rows it cannot compare. Ranks, workers and batch sizes
+  // may change. If the saved rule for bad rows or long documents was "refuse", that rule may change too.
   [[nodiscard]] nlohmann::json state() const override;
   void load_state(const nlohmann::json& state) override;
 
@@ -79,7 +79,7 @@ class StreamedPacks final : public PackStream<TokenBatch> {
   std::int64_t loaded_part_ = -1;
   bool has_remarked_ = false;
   std::shared_ptr<const StreamedPart> loaded_;
-  std::int64_t num_microbatches_ = 0;  // of the last pack
+  std::int64_t num_microbatches_ = 0;  // microbatches in the last pack
   std::unique_ptr<OrderedWorkers<std::shared_ptr<const StreamedPart>>> workers_;
 };
 

@@ -17,10 +17,10 @@
 namespace d9d {
 
 struct StreamedPartOptions {
-  TokenizeOptions tokenize = {};  // end_of_document and bad_rows
+  TokenizeOptions tokenize = {};  // only end_of_document and bad_rows are used
   std::int64_t max_positions = 1;
   LongDocuments long_documents = LongDocuments::kRefuse;
-  std::int64_t buffer_size = 1024;  // documents that are packed together
+  std::int64_t buffer_size = 1024;  // number of documents that are packed at a time
   std::uint64_t seed = 0;
   bool shuffle = true;
 };
@@ -34,8 +34,8 @@ class StreamedPart {
   [[nodiscard]] std::int64_t size() const { return packed_ ? packed_->size() : 0; }
   [[nodiscard]] TokenSample sequence(std::int64_t index) const { return packed_->get(index); }
   [[nodiscard]] std::int64_t num_positions(std::int64_t index) const { return packed_->num_positions(index, 0); }
-  [[nodiscard]] std::int64_t num_skipped() const { return num_skipped_; }    // bad rows
-  [[nodiscard]] bool predicts_nothing() const { return predicts_nothing_; }  // no item has a target
+  [[nodiscard]] std::int64_t num_skipped() const { return num_skipped_; }    // number of skipped bad rows
+  [[nodiscard]] bool predicts_nothing() const { return predicts_nothing_; }  // no document has a target
 
  private:
   std::shared_ptr<const PackedDataset> packed_;

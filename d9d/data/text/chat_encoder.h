@@ -25,8 +25,8 @@ class ChatEncoder final : public TokenizerEncoder {
   // special_tokens().
   ChatEncoder(const std::filesystem::path& tokenizer, ChatFamily family);
 
-  // Expects one column. Problems: text that is not JSON, messages that read_chat_messages() rejects, a conversation in
-  // which the assistant says nothing. `end` is not a target.
+  // Expects one column. Reports as problems text that is not JSON, messages that read_chat_messages() rejects, and a
+  // conversation in which the assistant says nothing. `end` is not a target.
   [[nodiscard]] EncodedRow encode_row(std::span<const std::string_view> columns,
                                       std::optional<std::int64_t> end) const override;
   // Names the keys of messages that the template does not read.

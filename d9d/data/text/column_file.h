@@ -1,4 +1,4 @@
-// Columns of one Parquet or Arrow file, read by Arrow C++ in libd9d_arrow.so, which is opened at first use
+// Reads columns of a Parquet or Arrow file with Arrow C++, in libd9d_arrow.so, which is opened at first use
 // (docs/decisions/0019-arrow-from-the-wheel.md).
 #pragma once
 
@@ -30,7 +30,7 @@ class ColumnFile {
   // The file then has no parts. Empty: no problem.
   [[nodiscard]] virtual const std::string& problem() const = 0;
   [[nodiscard]] virtual std::int64_t num_parts() const = 0;
-  // Calls each(row) with rows counted from the file's begin. Reads only the requested columns; of Parquet about a
+  // Calls each(row) with rows counted from the start of the file. Reads only the requested columns; of Parquet about a
   // thousand rows at a time.
   virtual void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const = 0;
 };

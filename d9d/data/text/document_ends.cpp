@@ -11,7 +11,7 @@ namespace d9d {
 
 namespace {
 
-constexpr std::int64_t kDocumentsLookedAt = 64;  // documents
+constexpr std::int64_t kDocumentsLookedAt = 64;
 
 }  // namespace
 

@@ -11,7 +11,8 @@ namespace d9d {
 // evenly over it. Throws IoError for a file that cannot be read.
 [[nodiscard]] std::string file_fingerprint(const std::vector<std::filesystem::path>& files);
 
-// The same without path and time, so that copies in other places have the same fingerprint.
+// Returns size and hash of each file as file_fingerprint() does, but not path and time, so that copies in other places
+// have the same fingerprint.
 [[nodiscard]] std::string content_fingerprint(const std::vector<std::filesystem::path>& files);
 
 }  // namespace d9d

@@ -1,4 +1,4 @@
-// Recognises by its first bytes what a file is that was given as text or as tokens: an archive, another format, an
+// Recognises, by its first bytes, a file that was given as text or token ids but is an archive or has another format or
 // encoding.
 //
 // Example

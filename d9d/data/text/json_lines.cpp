@@ -14,10 +14,10 @@ namespace {
 constexpr std::string_view kWhiteSpace = " \t\r\n";
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
-// A line in which null replaces each NaN, Infinity and -Infinity outside of texts.
+// A line of JSON in which each NaN, Infinity and -Infinity outside of strings has been replaced by null.
 struct FiniteLine {
   std::string text;
-  std::vector<std::size_t> longer_at = {};  // positions in `text` after each NaN, for which "null" has one byte more
+  std::vector<std::size_t> longer_at = {};  // positions in `text` after each NaN that became "null", one byte longer
 };
 
 FiniteLine without_non_finite(std::string_view line) {
@@ -58,7 +58,7 @@ Fault parse(std::string_view text, nlohmann::json& json) try {
   return {};
 } catch (const nlohmann::json::parse_error& error) {
   const std::string what = json_fault(error);
-  return {what.substr(0, what.find("; last read")), error.byte};  // that part may contain all of a long text
+  return {what.substr(0, what.find("; last read")), error.byte};  // without "last read", which may quote a whole text
 } catch (const nlohmann::json::exception& error) {
   return {json_fault(error), 1};
 }
@@ -80,7 +80,7 @@ std::string parse_json_line(std::string_view line, nlohmann::json& object) {
 
 namespace {
 
-// Accepts all events of a parse and records where an error occurred.
+// A handler for nlohmann's SAX parser that accepts every event and records where a parse error occurred.
 struct ParseEnd final : nlohmann::json::json_sax_t {
   using Json = nlohmann::json;
   bool null() override { return true; }

@@ -1,4 +1,4 @@
-// Parses lines of JSON lines as Python writes them: NaN and Infinity become null.
+// Parses the lines of JSON-lines files. Accepts NaN and Infinity, which Python writes, and turns them into null.
 //
 // Example
 //   nlohmann::json object;

@@ -41,17 +41,17 @@ class TextEncoder {
   // the last column on. Thread-safe.
   [[nodiscard]] virtual EncodedRow encode_row(std::span<const std::string_view> columns,
                                               std::optional<std::int64_t> end) const;
-  // Ids are 0..vocabulary_size-1.
+  // One more than the highest id: ids are 0..vocabulary_size-1.
   [[nodiscard]] virtual std::int64_t vocabulary_size() const = 0;
   // The id of a token by its text ("<|endoftext|>"); nullopt if there is none.
   [[nodiscard]] virtual std::optional<std::int64_t> id_of(std::string_view token) const = 0;
   // Identifies the tokenizer of the ids; unknown by default.
   [[nodiscard]] virtual TokenizerIdentity identity() const { return {}; }
-  // What it ignored in the rows that it has encoded so far, for the log; empty: nothing. Thread-safe.
+  // A line for the log that says what the encoder has ignored in the rows so far; empty: nothing. Thread-safe.
   [[nodiscard]] virtual std::string remark() const { return {}; }
   // Whether a token is special: a marker, such as the end of a document, instead of text.
   [[nodiscard]] virtual bool is_special(std::int64_t /*id*/) const { return false; }
-  // Differs between encoders that give different ids.
+  // A text that differs between encoders that give different ids.
   [[nodiscard]] virtual std::string fingerprint() const = 0;
 };
 

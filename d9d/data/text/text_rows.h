@@ -16,21 +16,22 @@
 namespace d9d {
 
 struct TextRow {
-  std::int64_t row = 0;                        // within its part, as TextRows::place() takes it
+  std::int64_t row = 0;                        // identifies the row in its part for TextRows::place()
   std::vector<std::string_view> columns = {};  // one for each requested name; valid during the call
   std::string problem = {};                    // what is wrong with the row; it then has no columns
-  bool begins = true;                          // whether the text begins at the begin of the row; see read_piece()
+  bool begins = true;                          // whether the text begins at the start of the row; see read_piece()
   bool ends = true;                            // whether the text ends at the end of the row; see read_piece()
-  std::int64_t num_rows = 1;                   // rows with this problem: rows that are damaged together are one TextRow
+  std::int64_t num_rows = 1;                   // more than 1 if this TextRow reports several damaged rows
 };
 
-// The content of columns, and how rows represent it.
+// The content of columns, and how a TextRow represents it.
 enum class ColumnContent {
-  kText,  // texts
-  kJson,  // any value, as JSON; texts must be JSON already
+  kText,  // strings
+  kJson,  // any value, as JSON; strings must be JSON already
 };
 
-// A function like TextEncoder::next_cut().
+// Returns the first position in [from, to) at which `text` can be split for tokenising, or `to`:
+// TextEncoder::next_cut().
 using NextCut = std::function<std::size_t(std::string_view text, std::size_t from, std::size_t to)>;
 
 // Rows of text in parts. Reading is thread-safe, and equal calls give equal rows. A problem of a whole file is not
@@ -49,9 +50,9 @@ class TextRows {
   // so that one policy (BadRows) decides what happens to them.
   virtual void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const = 0;
 
-  // A part in pieces that are read independently of each other, for callers that can process a long row in several
-  // pieces. The concatenated texts of its pieces are the text of the row; each piece but the last ends at a position of
-  // `next_cut`. A piece may be empty: each() is then not called.
+  // read_piece() reads one piece of a part, independently of the other pieces, for callers that can process a long row
+  // piece by piece. The concatenated texts of its pieces are the text of the row; each piece but the last ends at a
+  // position of `next_cut`. A piece may be empty: each() is then not called.
   [[nodiscard]] virtual std::int64_t num_pieces(std::int64_t /*part*/) const { return 1; }
   virtual void read_piece(std::int64_t part, std::int64_t /*piece*/, const NextCut& /*next_cut*/,
                           const std::function<void(const TextRow&)>& each) const {
@@ -62,10 +63,10 @@ class TextRows {
   [[nodiscard]] virtual std::string place(std::int64_t part, std::int64_t row) const = 0;
   [[nodiscard]] virtual std::string name() const = 0;
 
-  // Changes when files are replaced, edited or added, or when other columns are asked for.
+  // A text that changes when files are replaced, edited or added, or when other columns are requested.
   [[nodiscard]] virtual std::string fingerprint() const = 0;
-  // The same for copies of the files in other places, with any times. It identifies the rows to which a saved position
-  // belongs.
+  // A text like fingerprint() that is equal for copies of the files in other places and of other times. It identifies
+  // the rows to which a saved position belongs.
   [[nodiscard]] virtual std::string content_fingerprint() const = 0;
 };
 

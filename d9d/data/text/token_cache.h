@@ -1,4 +1,4 @@
-// Documents made from rows of text: tokenised at first use, memory-mapped afterwards.
+// Caches tokenised rows of text: tokenises them at first use, and memory-maps the result afterwards.
 //
 // Example
 //   const auto documents = cached_documents(rows, encoder, {.folder = "cache", .tokenize = {.num_threads = 16}});

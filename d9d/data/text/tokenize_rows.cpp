@@ -17,7 +17,7 @@ namespace d9d {
 
 namespace {
 
-// A piece of a part of the rows.
+// Piece number `index` of part `part` of the rows.
 struct Piece {
   std::int64_t part = 0;
   std::int64_t index = 0;

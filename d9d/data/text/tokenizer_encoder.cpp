@@ -6,8 +6,8 @@ namespace d9d {
 
 namespace {
 
-// Depends on the behaviour of the tokenizer and not on its file: a copy, or the same tokenizer formatted differently,
-// has the same fingerprint.
+// Returns a text that depends on the behaviour of the tokenizer and not on its file: a copy, or the same tokenizer
+// formatted differently, has the same fingerprint.
 std::string fingerprint_of(const Tokenizer& tokenizer, const EncodeOptions& options) {
   std::string around;
   if (options.add_special_tokens) {

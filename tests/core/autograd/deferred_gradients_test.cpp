@@ -185,7 +185,7 @@ TEST(DeferredGradients, Of_something_that_was_modified_meanwhile_are_refused) {
     of_weights.run();
     FAIL() << "expected a refusal";
   } catch (const StateError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("expected tensor 0 of [7, 5], which a weight's gradient is made of"));
+    EXPECT_THAT(error.what(), HasSubstr("expected tensor 0 of [7, 5], from which a weight's gradient is computed"));
   }
 }
 

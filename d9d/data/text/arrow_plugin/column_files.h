@@ -1,4 +1,4 @@
-// Opens the two formats of ColumnFile.
+// Opens Parquet and Arrow files as ColumnFile.
 #pragma once
 
 #include <memory>

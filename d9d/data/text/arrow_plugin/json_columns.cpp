@@ -11,7 +11,7 @@ namespace d9d::arrow_plugin {
 
 namespace {
 
-// Converts the list of elements [first, first + count) of `values`.
+// Returns elements [first, first + count) of `values` as a list. Sets is_valid to false if a text is not UTF-8.
 nlohmann::json list_of(const arrow::Array& values, std::int64_t first, std::int64_t count, bool& is_valid);
 
 nlohmann::json value_of(const arrow::Array& array, std::int64_t row, bool& is_valid) {

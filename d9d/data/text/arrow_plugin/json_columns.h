@@ -8,8 +8,8 @@
 
 namespace d9d::arrow_plugin {
 
-// Whether values of the type can be converted: texts, integers, floats, doubles, booleans, nulls and structs, and lists
-// of these. Fields of structs may be of any type; types that JSON does not have, such as times, become texts.
+// Whether values of the type can be converted: strings, integers, floats, doubles, booleans, nulls and structs, and
+// lists of these. Fields of structs may be of any type; types that JSON does not have, such as times, become strings.
 [[nodiscard]] bool has_json(const arrow::DataType& type);
 // The value at `row` as JSON; nullopt if a text is not UTF-8. Expects a validated array of a type for which has_json()
 // is true.

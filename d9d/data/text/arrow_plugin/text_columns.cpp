@@ -57,7 +57,7 @@ std::shared_ptr<arrow::DataType> bytes_of(const arrow::DataType& type) {
   }
 }
 
-// The same array with binary instead of string types, so that validation checks its offsets but not its characters.
+// Returns the array with binary instead of string types, so that validation checks its offsets but not its characters.
 std::shared_ptr<arrow::ArrayData> with_bytes(const arrow::ArrayData& data) {
   auto copy = data.Copy();
   for (auto& child : copy->child_data) child = with_bytes(*child);
