@@ -35,7 +35,7 @@ class ExchangeLink final : public NeighbourLink {
   std::int64_t num_inbox_slots_;
   SideStream sends_;
   SideStream receives_;
-  std::deque<Sent> on_the_way_;  // sends on CPUs that may not be complete
+  std::deque<Sent> on_the_way_;  // sends on CPUs that may not have completed
   KeptTensors unsent_;           // messages on CUDA that a send may still read
 };
 

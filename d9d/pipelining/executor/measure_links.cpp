@@ -15,7 +15,7 @@ namespace {
 
 using Leaves = std::vector<at::Tensor>;
 
-// Sends messages over the links of this rank and back.
+// Measures round trips of messages over this rank's links.
 class RoundTrips {
  public:
   RoundTrips(const DistContext& context, const StageLinksConfig& config, std::int64_t num_repeats)

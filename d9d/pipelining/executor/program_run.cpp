@@ -31,7 +31,7 @@ std::string text_of_step(const PlannedStep& step) {
   return text;
 }
 
-// Where in the rank's program an action is, counted from 0: "action 5 of 24: 0F2 0F3 >0B1< 0F4 0B2".
+// Describes where an action is in the rank's program, counted from 0: "action 5 of 24: 0F2 0F3 >0B1< 0F4 0B2".
 std::string place_in(const RankPlan& plan, std::size_t index) {
   constexpr std::size_t kAround = 3;
   std::string text = cat("action ", index, " of ", plan.size(), ":");
@@ -85,10 +85,11 @@ void ProgramRun::send(const Transfer& transfer) {
   outbox_.erase(made);
 }
 
-// A receive waits until its message is used: of composed computations only the part that uses it waits. A message that
-// is received for later, to free a receive buffer, is received before these computations. Receives and sends keep the
-// order of the program: the output of a part is sent as soon as the part has run, unless the program sends something
-// else first.
+// Runs one computation or the parts of a composed action. On one stream the part that uses a message receives it, so
+// that the other parts do not wait for it; on two streams all messages are received before the parts are queued, on a
+// third stream. A message that no part uses, which the program receives early to free a receive buffer, is received
+// before the parts. Receives and sends keep the order of the program: the output of a part is sent as soon as the part
+// has run, unless the program sends something else first.
 void ProgramRun::run_computes(const std::vector<PlannedCompute>& parts, Steps& after) {
   const auto is_used_here = [&](const Transfer& transfer) {
     return std::ranges::any_of(parts, [&](const PlannedCompute& part) {
@@ -96,7 +97,7 @@ void ProgramRun::run_computes(const std::vector<PlannedCompute>& parts, Steps& a
     });
   };
   while (!std::ranges::all_of(to_receive_, is_used_here)) receive_next();
-  while (streams_ != nullptr && !to_receive_.empty()) receive_next();  // before one stream is ahead of the other
+  while (streams_ != nullptr && !to_receive_.empty()) receive_next();
   if (streams_ == nullptr) {
     for (const PlannedCompute& part : parts) {
       run_part(part);
@@ -118,7 +119,8 @@ void ProgramRun::run_computes(const std::vector<PlannedCompute>& parts, Steps& a
   }
 }
 
-// Runs the sends at the beginning of `after` whose outputs exist, each on the stream of the part that has computed it.
+// Runs the sends at the beginning of `after` whose outputs exist, each on the stream of the part that computed the
+// output.
 void ProgramRun::send_made(const std::vector<PlannedCompute>& parts, Steps& after) {
   for (; !after.empty(); after = after.subspan(1)) {
     const auto* const message = std::get_if<PlannedMessage>(&after.front());
@@ -180,8 +182,8 @@ void ProgramRun::hand_on(const Transfer& transfer, Leaves leaves) {
   }
 }
 
-// Tensors are not copied between stages of one rank. Keeps them alive for the current stream: the autograd graph may
-// free an input, and autograd a gradient, while the device still reads it.
+// Returns the tensors of a transfer, without a copy, and keeps them alive for the current stream: autograd may free an
+// input or a gradient while the device still reads it.
 ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) {
   Arrived arrived = std::move(arrived_.extract(transfer).mapped());
   arrived.ready.wait();
@@ -260,7 +262,7 @@ void ProgramRun::backward(const PlannedCompute& part) {
     arrived = take({.source = {stage.value + 1}, .target = stage, .microbatch = microbatch});
   }
   if (const auto sent = as_made_.extract({.source = stage, .target = {stage.value + 1}, .microbatch = microbatch})) {
-    check_unmodified(sent.key(), sent.mapped());  // it has been received: its gradient is here
+    check_unmodified(sent.key(), sent.mapped());  // the message has been received, since its gradient has
   }
   PipelineStage& of_index = *stages_.at(stage);
   const BackwardPart which = backward_part(part.action);
@@ -301,7 +303,7 @@ ProgramRun::Leaves ProgramRun::input_gradients(StageIndex stage, MicrobatchIndex
   Leaves gradients;
   for (const at::Tensor& leaf : differentiable(arrived)) {
     at::Tensor& gradient = leaf.mutable_grad();
-    if (!gradient.defined()) gradient = at::zeros_like(leaf);  // the loss does not depend on it
+    if (!gradient.defined()) gradient = at::zeros_like(leaf);  // the loss does not depend on this input
     D9D_CHECK(is_like(gradient, leaf), StateError, "[pipelining::executor] expected a gradient like its tensor, ",
               transfer_text({leaf}), ", got ", transfer_text({gradient}), " (", place_of("backward", stage, microbatch),
               ").");
