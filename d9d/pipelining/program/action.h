@@ -104,8 +104,8 @@ template <class Alternative, class... Alternatives>
 [[nodiscard]] MicrobatchIndex microbatch_of(const ComputeAction& action);
 [[nodiscard]] MicrobatchIndex microbatch_of(const MessageAction& action);
 
-// The computations of an action: itself, the parts of a composed action, or none for a message. Valid as long as
-// `action`.
+// Returns the computations of an action: the action itself, the parts of a composed action, or none for a message. The
+// span is valid as long as `action`.
 [[nodiscard]] std::span<const ComputeAction> compute_parts(const Action& action);
 
 [[nodiscard]] std::string to_text(const ComputeAction& action);

@@ -26,8 +26,8 @@ struct Computed {
                         " of stage ", stage.value, ", microbatch ", microbatch, ". Add it to the schedule."));
 }
 
-// Rejects a number of microbatches for which forwards are missing. Checked before allocating tables of that size: the
-// text of a program may contain any index.
+// Rejects a number of microbatches for which forwards are missing, before tables of that size are allocated: the text
+// of a program may contain any index.
 void check_number(const PipelineProgram& program) {
   std::set<std::pair<StageIndex, std::int64_t>> forwards;
   for (const RankProgram& rank : program.ranks) {

@@ -36,7 +36,7 @@ class MessageCheck {
 
  private:
   struct LinkOrder {
-    std::vector<std::pair<Transfer, std::size_t>> sent;  // with their positions
+    std::vector<std::pair<Transfer, std::size_t>> sent;  // with positions in the sender's program
     std::vector<std::pair<Transfer, std::size_t>> received;
   };
 

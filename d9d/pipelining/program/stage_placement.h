@@ -17,10 +17,10 @@ class StagePlacement {
   StagePlacement() = default;  // no ranks
   // A custom placement: the rank of each stage. Throws ConfigError unless each rank from 0 to the largest has a stage.
   explicit StagePlacement(std::vector<std::int64_t> rank_of_stage);
-  // Stage s on rank s mod num_ranks.
+  // Places stage s on rank s mod num_ranks.
   [[nodiscard]] static StagePlacement loop(std::int64_t num_ranks, std::int64_t num_stages_per_rank);
-  // Blocks of num_ranks stages in alternating directions: the last stage of a block and the first of the next block are
-  // on the same rank.
+  // Places blocks of num_ranks stages in alternating directions: the last stage of a block and the first of the next
+  // block are on the same rank.
   [[nodiscard]] static StagePlacement v(std::int64_t num_ranks, std::int64_t num_stages_per_rank);
 
   [[nodiscard]] std::int64_t num_ranks() const { return static_cast<std::int64_t>(stages_of_.size()); }

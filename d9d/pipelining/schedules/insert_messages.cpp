@@ -50,7 +50,7 @@ class MessagePlacer {
     std::size_t position = 0;  // index of the rank's next computation
     bool is_busy = false;
     std::deque<Transfer> unsent;         // outputs, in order; the rank continues when all are sent
-    std::map<Transfer, double> present;  // computed here or received, with the time of availability
+    std::map<Transfer, double> present;  // computed or received by this rank, with times of availability
   };
   using Event = std::pair<double, std::size_t>;  // time, rank
   using Events = std::priority_queue<Event, std::vector<Event>, std::greater<>>;

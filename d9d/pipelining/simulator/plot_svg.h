@@ -3,7 +3,7 @@
 // Example
 //   std::ofstream("1f1b.svg") << plot_svg({{.title = "1F1B", .run = simulate(program), .costs = {}}});
 //
-// The colours can be told apart with any colour vision (Okabe and Ito). If a rank has several stages, later ones are
+// The colours can be told apart with any colour vision (Okabe and Ito). If a rank has several stages, later stages are
 // lighter.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace d9d {
 
-// One step; several are drawn above each other in one scale of time.
+// One step. Several steps are drawn one below the other, with one scale of time.
 struct PlottedStep {
   std::string title;
   Simulation run;

@@ -10,7 +10,8 @@
 namespace d9d {
 namespace {
 
-// The time in which at least one of a rank's computations runs. They are in order; composed ones may overlap.
+// Returns the time in which at least one computation of `rank` runs. The spans are in order of the program; those of
+// composed computations may overlap.
 double busy_time(const Simulation& run, std::int64_t rank) {
   double busy = 0;
   double covered = 0;
