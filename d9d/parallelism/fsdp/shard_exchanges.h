@@ -21,7 +21,7 @@ namespace d9d {
 
 struct ShardExchange {
   std::shared_ptr<Communicator> ranks;
-  std::int64_t slice_bytes = 0;  // of the parameters of all these groups
+  std::int64_t slice_bytes = 0;  // sum over the groups that are sharded over these ranks
   std::shared_ptr<ShardGather> gather = nullptr;
   std::shared_ptr<ShardReduce> reduce = nullptr;
 };
@@ -32,8 +32,8 @@ class ShardExchanges {
   void connect(const FsdpUnits& units, const FsdpConfig& config);
 
   [[nodiscard]] ShardExchange& of(const FlatGroup& group);
-  [[nodiscard]] const std::vector<ShardExchange>& all() const { return all_; }  // in the order of first use
-  // The ranks over which some groups are replicated, in the same order.
+  [[nodiscard]] const std::vector<ShardExchange>& all() const { return all_; }  // in the order of first use by units
+  // The sets of ranks over which some groups are replicated, in the order of first use by units.
   [[nodiscard]] const std::vector<std::shared_ptr<Communicator>>& replicas() const { return replicas_; }
 
  private:

@@ -9,9 +9,9 @@
 //   gather->end();
 //   ...                                         // this rank writes its slices
 //
-// A rank that copies reads the slices of others while these compute, so slices must not be written within a step: call
-// begin() after all writes to them, on every rank, and write them again only after end(). Outside of begin() and end()
-// a gather is an all_gather, which has no such restriction.
+// A rank that copies reads the slices of other ranks while those compute, so slices must not be written within a step:
+// call begin() after all writes to them, on every rank, and write them again only after end(). Outside of begin() and
+// end() a gather is an all_gather, which has no such restriction.
 #pragma once
 
 #include <cstdint>

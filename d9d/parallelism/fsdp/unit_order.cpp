@@ -45,7 +45,7 @@ std::optional<UnitOrder::Call> UnitOrder::enter(std::size_t unit) {
   if (!is_complete) {
     units.push_back(unit);
   } else {
-    while (position < units.size() && units[position] == kTurn) ++position;  // this time without a backward
+    while (position < units.size() && units[position] == kTurn) ++position;  // no backward followed here
     if (position == units.size() || units[position] != unit) return std::nullopt;
     ++position;
   }

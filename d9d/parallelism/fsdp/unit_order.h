@@ -45,7 +45,7 @@ class UnitOrder {
   void pause(std::int64_t microbatch);
   void resume(std::int64_t microbatch);
 
-  // Whether the next enter() begins a forward: after a backward, or if a backward followed here in the recorded order.
+  // Whether the next enter() begins a forward: true after a backward, and where the recorded order has a backward next.
   [[nodiscard]] bool begins_forward() const;
   // Begins and ends the forward of a call. enter() returns nullopt if the unit is not the next one of the recorded
   // order.
@@ -64,7 +64,8 @@ class UnitOrder {
   Step step_back();  // passes one side of a call; must not be called if is_at_start()
   // The unit whose backward begins next; nullopt if there is none.
   [[nodiscard]] std::optional<std::size_t> next_in_backward() const;
-  // Whether backward will pass another call of the unit: as its next step, or at any later step.
+  // Whether backward has yet to pass another call of the unit. goes_on_with(): as its next step; comes_again_to(): at
+  // any step that is left.
   [[nodiscard]] bool goes_on_with(std::size_t unit) const;
   [[nodiscard]] bool comes_again_to(std::size_t unit) const;
 
@@ -83,7 +84,7 @@ class UnitOrder {
   [[nodiscard]] Recorded& order() { return orders_[in_backward_pass_ ? 1 : 0]; }
   [[nodiscard]] const Recorded& order() const { return orders_[in_backward_pass_ ? 1 : 0]; }
 
-  // The second one is that of forwards in a backward pass, which a checkpoint of a program's own may run.
+  // orders_[1] is the order of forwards that run within a backward pass, as a user's own checkpoint may do.
   std::array<Recorded, 2> orders_;
   bool in_backward_pass_ = false;  // after resume()
   bool in_forward_ = false;
