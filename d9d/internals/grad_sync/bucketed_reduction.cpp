@@ -12,7 +12,7 @@
 namespace d9d {
 namespace {
 
-// The ranks over which a gradient must be summed; a mesh without axes if there are none.
+// Returns the ranks over which a gradient must be summed; a mesh without axes if there are none.
 DeviceMesh partial_axes(const std::string& name, const Parameter& parameter) {
   std::vector<std::string> axes;
   for (std::size_t i = 0; i < parameter.gradient_placements().size(); ++i) {
@@ -130,8 +130,8 @@ class BucketedReduction::Bucket {
   at::Tensor buffer_;                           // [numel_]; undefined: no memory
   std::vector<at::Tensor> views_;               // of the buffer, in the parameters' shapes
   std::shared_ptr<Communicator> communicator_;  // null: one rank
-  std::vector<bool> has_values_;                // of the parameters, in this step
-  std::vector<bool> has_come_;                  // in this microbatch
+  std::vector<bool> has_values_;                // by parameter: whether its gradient has a value in this step
+  std::vector<bool> has_come_;                  // by parameter: whether its gradient has come in this microbatch
   std::size_t num_come_ = 0;
   bool is_summed_ = false;                 // over ranks, in this step
   std::vector<GradientHookHandle> hooks_;  // of the parameters; they refer to the members above
