@@ -133,7 +133,7 @@ class BucketedReduction::Bucket {
   std::vector<bool> has_values_;                // by parameter: whether its gradient has a value in this step
   std::vector<bool> has_come_;                  // by parameter: whether its gradient has come in this microbatch
   std::size_t num_come_ = 0;
-  bool is_summed_ = false;                 // over ranks, in this step
+  bool is_summed_ = false;                 // whether buffer_ is summed over ranks
   std::vector<GradientHookHandle> hooks_;  // of the parameters; they refer to the members above
 };
 

@@ -29,8 +29,8 @@
 namespace d9d {
 
 struct BucketedReductionConfig {
-  std::int64_t bucket_size_bytes = std::int64_t{25} << 20;  // as stored and communicated
-  std::optional<Dtype> gradient_dtype = std::nullopt;       // as gradient_dtype_of() of core/dtype takes it
+  std::int64_t bucket_size_bytes = std::int64_t{25} << 20;  // in the dtype of gradients
+  std::optional<Dtype> gradient_dtype = std::nullopt;       // argument of gradient_dtype_of(), core/dtype
   bool keeps_memory = false;  // buckets for all parameters: gradients have the same addresses in all steps
 };
 
@@ -52,7 +52,8 @@ class BucketedReduction final : public GradientReduction {
   void abandon() override;
 
   // Returns, for each parameter with a bucket, whether its gradient has a value in this step. The replay of a graph
-  // does not update this: after a replay, set it to the value that it had after the backward that the graph captured.
+  // does not update this: after a replay, call set_received() with the value of received() after the backward that the
+  // graph captured.
   [[nodiscard]] std::vector<bool> received() const;
   void set_received(const std::vector<bool>& received);
 

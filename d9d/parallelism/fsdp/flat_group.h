@@ -72,7 +72,8 @@ class FlatGroup {
   // Accumulates the full gradient in memory (kByte, gradient_bytes()) from now on.
   void begin_gradients(const at::Tensor& memory);
   [[nodiscard]] bool has_gradients() const { return full_grad_.defined(); }
-  // A parameter's part of the full gradient. The caller must write it, or add to it if it has values.
+  // Returns a parameter's part of the full gradient. The caller must write it, or add to it if
+  // GradientPlace::has_values.
   [[nodiscard]] GradientPlace gradient_place(std::size_t index);
   // Moves a parameter's .grad() into the full gradient: adds it to existing values, or overwrites memory without
   // values.
@@ -92,7 +93,7 @@ class FlatGroup {
   void publish_gradients();
   // Local. Discards full, reduced and published gradients and frees their memory, which the next forward may use.
   void clear_gradients();
-  // This rank's slice of the parameters: the gathered slice and, if it is a different tensor, the stored slice.
+  // Returns this rank's slice of the parameters: the gathered slice and, if it is a different tensor, the stored slice.
   [[nodiscard]] std::vector<at::Tensor> slices() const;
 
  private:

@@ -78,7 +78,7 @@ class FsdpRuntime final : public GradientReduction,
   void close() override;
 
   [[nodiscard]] const FsdpConfig& config() const { return config_; }
-  // The number of gathers and of reductions of units since construction.
+  // Return the number of gathers and of reductions of units since construction.
   [[nodiscard]] std::int64_t num_gathers() const { return gathers_.num_gathers(); }
   [[nodiscard]] std::int64_t num_reductions() const { return flow_.num_reductions(); }
 

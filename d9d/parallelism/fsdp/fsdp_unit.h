@@ -42,7 +42,7 @@ class FsdpUnit {
   void before_forward(const TensorRefs& inputs);
   void after_forward(const TensorRefs& outputs);
 
-  // Whether a gather is currently a collective. Otherwise this rank copies the slices without the other ranks.
+  // Returns whether a gather is currently a collective. Otherwise this rank copies the slices without the other ranks.
   [[nodiscard]] bool gathers_by_collective() const;
   // The following functions are for the runtime. gather(), reduce_gradients() and sum_over_replicas() are collective.
   void update_gathered_slices();
@@ -54,7 +54,7 @@ class FsdpUnit {
   void publish_gradients();
   void clear_gradients();
   [[nodiscard]] bool has_gradients() const;
-  // Whether the gradients of all trained parameters have arrived since begin_arrivals().
+  // Returns whether the gradients of all trained parameters have arrived since begin_arrivals().
   [[nodiscard]] bool has_all_gradients() const { return num_arrived_ == hooks_.size(); }
   void begin_arrivals() { num_arrived_ = 0; }
   void abandon() { open_calls_.clear(); }  // drops forwards that an exception ended

@@ -51,9 +51,9 @@ class GradientFlow {
   // The following functions are collective. finish() is called when the backward of the unit has ended; it reduces the
   // unit if this pass reduces.
   void finish(std::size_t unit);
-  // Called in W of a split backward. Reduces units, the last unit of forward first, up to the first unit whose
-  // gradients are not complete, or all units. So all ranks reduce in the same order, whichever gradient is complete
-  // first.
+  // Called in W of a split backward. Reduces units from the last unit of forward to the first, and stops at a unit
+  // whose gradients are not complete, unless `all`. So all ranks reduce in the same order, whichever gradient is
+  // complete first.
   void reduce_waiting(bool all);
   // Reduces all units that must still be reduced. In the last pass of a step it also sums gradients over replicas and
   // compares the orders of the ranks.
@@ -64,7 +64,7 @@ class GradientFlow {
   void abandon() { slots_.abandon(); }
   void free_slots() { slots_.clear(); }
   void close();  // collective
-  // GradientReduction::disagreement() of the step.
+  // Returns GradientReduction::disagreement() of the last step.
   [[nodiscard]] const at::Tensor& disagreement() const { return disagreement_; }
   [[nodiscard]] std::int64_t num_reductions() const { return num_reductions_; }
 
@@ -89,7 +89,7 @@ class GradientFlow {
   std::optional<SideStream> stream_;
   OrderPrint last_;  // fingerprint of the last microbatch's reductions, which replicas share
   StagePass pass_ = {.is_last = true};
-  std::size_t num_waiting_ = 0;  // W has yet to reduce this many units, the first ones
+  std::size_t num_waiting_ = 0;  // W has yet to reduce the units before this index
   GradientSlots slots_;          // a unit has a slot from the beginning of its backward to its reduction
   StreamEvent reduced_;          // the end of the last reduction
   at::Tensor disagreement_;

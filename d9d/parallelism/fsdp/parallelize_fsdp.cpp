@@ -34,7 +34,7 @@ std::size_t axes_of(const std::string& name, const Parameter& parameter, const s
                         " lies, got none. Add them to FsdpUnitSpec::axes."));
 }
 
-// `axes` with additional replicate axes: those over which the parameter's gradient is Partial already.
+// Returns `axes` with additional replicate axes, over which the parameter's gradient is already Partial.
 FsdpAxes with_partial_axes(const Parameter& parameter, FsdpAxes axes) {
   std::vector<std::string> replicate_axes;
   for (std::size_t i = 0; i < axes.mesh.axes().size(); ++i) {

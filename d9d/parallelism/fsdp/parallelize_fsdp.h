@@ -18,14 +18,14 @@ namespace d9d {
 
 struct FsdpUnitSpec {
   std::string name;  // for errors
-  // The modules, in the order of forward. They are gathered before the forward of the first and resharded after that of
-  // the last.
+  // The modules in the order of forward. All are gathered before the forward of the first module and resharded after
+  // the forward of the last module.
   std::vector<std::shared_ptr<Module>> modules;
   // One entry per mesh. A parameter that is placed on a mesh already is sharded over the entry with that mesh, any
   // other parameter over the first entry.
   std::vector<FsdpAxes> axes;
-  // Keeps the unit gathered from its first use in forward to its last in backward, for modules that share parameters
-  // but have other units between them.
+  // Keeps the unit gathered from its first use in forward to its last use in backward, for modules that share
+  // parameters but have other units between them.
   bool stays_gathered = false;
 };
 

@@ -1,5 +1,5 @@
-// The communication of the sharded units of a stage: one object for each set of ranks that some groups are sharded
-// over.
+// The communication of the sharded units of a stage: one ShardExchange for each set of ranks over which flat groups are
+// sharded.
 //
 // Example
 //   ShardExchanges exchanges;
@@ -28,7 +28,7 @@ struct ShardExchange {
 
 class ShardExchanges {
  public:
-  // Collective.
+  // Collective. Obtains the communicators of all groups and makes the exchanges.
   void connect(const FsdpUnits& units, const FsdpConfig& config);
 
   [[nodiscard]] ShardExchange& of(const FlatGroup& group);

@@ -31,7 +31,7 @@ class ShardReduce {
   ShardReduce(ExchangeMethod method, std::shared_ptr<Communicator> ranks) : method_(method), ranks_(std::move(ranks)) {}
 
   // Collective; may be called once, and again after close(). Returns kByte [num_bytes], uninitialised. Throws
-  // ConfigError, with the reason, if copies are asked for and impossible.
+  // ConfigError, with the reason, if the method demands copies and they are impossible.
   [[nodiscard]] at::Tensor allocate(std::int64_t num_bytes);
   [[nodiscard]] std::string description() const;  // "by reduce_scatter: ...", for the log; after allocate()
 

@@ -44,7 +44,7 @@ class UnitGathers {
   // Collective if the gather is a collective. Begins to gather the unit; does nothing if it is gathered.
   void gather(std::size_t unit);
   void wait(std::size_t unit) const { entries_[unit].ready.wait(); }  // makes the current stream wait for the gather
-  // Does nothing if the unit is not gathered.
+  // Releases the unit's memory; does nothing if the unit is not gathered.
   void release(std::size_t unit);
   [[nodiscard]] bool is_in_arena(std::size_t unit) const { return entries_[unit].arena_index.has_value(); }
 

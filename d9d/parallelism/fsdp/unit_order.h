@@ -40,32 +40,35 @@ class UnitOrder {
   void begin_microbatch();
   void end_microbatch();
   void abandon();
-  // For pipelines, which run other microbatches between a forward and its backward: pause() keeps the calls that
-  // the backward of this microbatch has to pass, and resume() restores them; it does nothing if nothing was paused.
+  // For pipelines, which run other microbatches between a forward and its backward: pause() keeps the calls that the
+  // backward of this microbatch has to pass, and resume() begins this backward and restores the calls that pause()
+  // kept, if any.
   void pause(std::int64_t microbatch);
   void resume(std::int64_t microbatch);
 
-  // Whether the next enter() begins a forward: true after a backward, and where the recorded order has a backward next.
+  // Returns whether the next enter() begins a forward: true after a backward, and where the recorded order has a
+  // backward next.
   [[nodiscard]] bool begins_forward() const;
-  // Begins and ends the forward of a call. enter() returns nullopt if the unit is not the next one of the recorded
-  // order.
+  // enter() begins the forward of a call, leave() ends it. enter() returns nullopt if the unit is not the next unit of
+  // the recorded order.
   [[nodiscard]] std::optional<Call> enter(std::size_t unit);
   void leave(const Call& call);
   void forget(const Call& call);  // in place of leave(), if the call has no backward
   [[nodiscard]] bool is_recorded() const { return order().is_complete; }
-  // The unit that forward uses next in the recorded order; nullopt at the end of a forward or if nothing is recorded.
+  // Returns the unit that forward uses next in the recorded order; nullopt at the end of a forward or if nothing is
+  // recorded.
   [[nodiscard]] std::optional<std::size_t> next_in_forward() const;
 
   // Called when a backward begins; further calls in the same backward do nothing.
   void reverse();
-  // Whether backward has yet to pass this side of the call.
+  // Returns whether backward has yet to pass this side of the call.
   [[nodiscard]] bool is_ahead(const Call& call, Side side) const;
   [[nodiscard]] bool is_at_start() const { return sequence_.empty(); }  // backward has passed all calls
   Step step_back();  // passes one side of a call; must not be called if is_at_start()
-  // The unit whose backward begins next; nullopt if there is none.
+  // Returns the unit whose backward begins next; nullopt if there is none.
   [[nodiscard]] std::optional<std::size_t> next_in_backward() const;
-  // Whether backward has yet to pass another call of the unit. goes_on_with(): as its next step; comes_again_to(): at
-  // any step that is left.
+  // goes_on_with() returns whether the next step of backward begins another call of the unit, comes_again_to() whether
+  // any of the steps that are left does.
   [[nodiscard]] bool goes_on_with(std::size_t unit) const;
   [[nodiscard]] bool comes_again_to(std::size_t unit) const;
 

@@ -14,8 +14,8 @@ namespace d9d {
 
 class ExchangeLink final : public NeighbourLink {
  public:
-  // to_send, to_receive: communicators of {sender, receiver}. Each direction has its own, so that neither direction
-  // waits for the other.
+  // to_send, to_receive: communicators of {sender, receiver}. Each direction has a communicator of its own, so that
+  // neither direction waits for the other.
   ExchangeLink(std::shared_ptr<Communicator> to_send, std::shared_ptr<Communicator> to_receive,
                std::int64_t num_inbox_slots);
 

@@ -50,7 +50,7 @@ class LinkWatch {
   // link: a key that identifies the link. ranks: its two ranks. The thread calls end_waits at each check after a
   // failure of `ranks`, and never after remove_link(). end_waits must not block.
   void add_link(const void* link, std::shared_ptr<Communicator> ranks, std::function<void()> end_waits);
-  void remove_link(const void* link);  // also ends the watch over its waits
+  void remove_link(const void* link);  // also stops watching the link's waits
 
   // Begins to watch a wait. what: the awaited thing, such as "the output of stage 0, microbatch 3, from", to which the
   // number of the link's other rank is appended. A wait of a link that was not added, or has been removed, is not

@@ -19,7 +19,7 @@ namespace {
 
 using Leaves = std::vector<at::Tensor>;
 
-// Returns copies in the layout of a received message: several leaves are parts of one buffer.
+// Returns copies in the layout of a received message: if there are several leaves, all are parts of one buffer.
 Leaves copies_of(const Leaves& leaves, c10::Device device) {
   if (leaves.size() == 1) return {leaves.front().detach().clone()};
   const at::Tensor message = at::empty({message_bytes(leaves)}, at::TensorOptions(device).dtype(at::kByte));

@@ -20,7 +20,8 @@ constexpr std::int64_t kSlotAlignment = 256;
 // three flags. Each flag has a cache line to itself.
 constexpr std::int64_t kWordsOfRank = 256, kTakenOut = 64, kReceiving = 128, kSending = 192;
 constexpr std::int64_t kNotes = 2 * kWordsOfRank;
-// A flag that is raised by this much ends every wait for it, because fewer messages than this are in flight.
+// A flag that is raised to this many messages beyond the last one ends every wait for it, since no wait is for a
+// message so far ahead.
 constexpr std::uint32_t kEndOfWaits = 1U << 30;
 // How long a failing rank keeps ending the waits of its streams: longer than a copy takes, shorter than a supervisor
 // waits.
@@ -64,7 +65,7 @@ PeerLink::~PeerLink() {
       last_received_.synchronize();
       memory_->leave();
     }
-  } catch (const std::exception&) {  // a CUDA error: then no stream waits
+  } catch (const std::exception&) {  // a CUDA error, after which no stream waits
   }
   watch_.remove_link(this);
 }
@@ -100,7 +101,7 @@ void PeerLink::begin_step(std::int64_t num_bytes, const std::string& transfers) 
   notes_->write(transfers);
   has_compared_ = false;
   if (num_bytes <= slot_bytes_) return;
-  compare_notes();  // throws on both ranks before open_inbox(), which is collective
+  compare_notes();  // if notes differ, throws before the collective open_inbox()
   open_inbox(num_bytes);
 }
 

@@ -38,7 +38,7 @@ namespace d9d {
 
 class PeerLink final : public NeighbourLink {
  public:
-  // Bytes of the inbox that a link keeps on each of its ranks, for messages of up to message_bytes.
+  // Returns the bytes of the inbox that a link keeps on each of its ranks, for messages of up to message_bytes.
   [[nodiscard]] static std::int64_t inbox_bytes(std::int64_t num_slots, std::int64_t message_bytes);
 
   // Collective over the two ranks. Opens peer memory with an inbox of num_bytes on each rank. begin_step() replaces it

@@ -37,11 +37,11 @@ class PipelineExecutor {
   PipelineExecutor(const DistContext& context, PipelineSchedule schedule, const StageLinksConfig& links = {});
 
   [[nodiscard]] const StagePlacement& placement() const { return placement_; }
-  // The stages of this rank, in increasing order.
+  // Returns the stages of this rank, in increasing order.
   [[nodiscard]] const std::vector<StageIndex>& stages() const { return placement_.stages_of(rank_); }
 
-  // Whether any computations of this rank run at the same time in a step with num_microbatches. Throws ConfigError for
-  // a number that the schedule cannot run.
+  // Returns whether any computations of this rank run at the same time in a step with num_microbatches. Throws
+  // ConfigError for a number that the schedule cannot run.
   [[nodiscard]] bool runs_at_once(std::int64_t num_microbatches);
 
   // Collective over the ranks of a pipeline. stages: one for each index in stages(), in the same order, borrowed. All

@@ -59,7 +59,8 @@ class PipelineStage {
   virtual void backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                         const std::function<void()>& compute);
 
-  // Called after each backward(), on the stream on which run() was called, while no other computation runs.
+  // Called after each backward(), on the stream on which PipelineExecutor::run() was called, while no other computation
+  // runs.
   virtual void after_backward(MicrobatchIndex microbatch, BackwardPart part);
 };
 

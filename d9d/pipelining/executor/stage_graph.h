@@ -19,10 +19,10 @@ namespace d9d {
 
 class StageGraph {
  public:
-  // Outputs without a graph are left out.
+  // Keeps the graphs of all outputs that have one.
   explicit StageGraph(const std::vector<at::Tensor>& outputs);
 
-  // Whether any output has a graph. If none has, backward() does nothing.
+  // Returns whether any output has a graph. If no output has one, backward() does nothing.
   [[nodiscard]] bool has_graph() const;
   // Makes the next backward accumulate the gradients of leaves on the current stream, which must be the stream of the
   // graph's forward. Without this call autograd would accumulate on the stream of the first forward that used a leaf

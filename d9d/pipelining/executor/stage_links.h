@@ -54,7 +54,7 @@ class StageLinks {
   // Collective. steps: the messages of each link, by the other rank's index in the pipeline; the same on both ranks of
   // a link.
   void begin_step(const std::map<std::int64_t, LinkStep>& steps);
-  // See NeighbourLink.
+  // Do what NeighbourLink says: send() and receive() on the link of the transfer, finish() and give_up() on all links.
   void send(const Transfer& transfer, const std::vector<at::Tensor>& leaves);
   [[nodiscard]] std::vector<at::Tensor> receive(const Transfer& transfer, const std::vector<at::Tensor>& like);
   void finish();

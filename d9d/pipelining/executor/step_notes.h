@@ -24,7 +24,7 @@ class StepNotes {
 
   // Begins a step. The text may have any length; errors show the part of it that fits into a note.
   void write(const std::string& text);
-  // Whether the other rank has begun the step.
+  // Returns whether the other rank has begun the step.
   [[nodiscard]] bool is_there() const;
   // Throws StateError, with both texts, if the notes of the two ranks differ.
   void compare() const;

@@ -75,8 +75,8 @@ class WaitCheck {
     return Wait{.rank = static_cast<std::size_t>(link.to), .what = cat("a free slot of ", *num_slots_)};
   }
 
-  // Without receive buffers, where a send and its receive wait for each other: whether `message` is the next action of
-  // `rank`. False if there are buffers.
+  // Returns whether `message` is the next action of `rank`, in a program without receive buffers, where a send and its
+  // receive wait for each other. Returns false if there are buffers.
   [[nodiscard]] bool is_next(std::int64_t rank, const MessageAction& message) const {
     const auto index = static_cast<std::size_t>(rank);
     return num_slots_ == 0 && !is_done(index) && next(index) == Action(message);

@@ -16,7 +16,7 @@ namespace d9d {
 // while the action runs. Returns zeros for a program without a backward.
 [[nodiscard]] std::vector<std::int64_t> live_microbatches(const PipelineProgram& program, std::int64_t rank);
 
-// The maximum of live_microbatches() for each rank.
+// Returns the maximum of live_microbatches() for each rank.
 [[nodiscard]] std::vector<std::int64_t> peak_live_microbatches(const PipelineProgram& program);
 
 }  // namespace d9d

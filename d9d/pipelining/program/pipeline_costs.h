@@ -83,7 +83,7 @@ void check_costs(const PipelineCosts& costs, std::int64_t num_stages);
 [[nodiscard]] const LinkCosts& costs_of(const PipelineCosts& costs, const DirectedLink& link);
 [[nodiscard]] double duration_of(const PipelineCosts& costs, const ComputeAction& action);
 
-// Returns how long before the end of `first` a computation that is composed with it may begin: `second`.
+// Returns how long before the end of `first` the computation `second`, which is composed with it, may begin.
 [[nodiscard]] double overlap_of(const PipelineCosts& costs, const ComputeAction& first, const ComputeAction& second);
 
 extern template const ValueType& json_type<PipelineCosts>();

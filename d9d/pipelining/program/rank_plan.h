@@ -44,11 +44,11 @@ using RankPlan = std::vector<PlannedStep>;
 // `program` must have passed validate().
 [[nodiscard]] RankPlan plan_rank(const PipelineProgram& program, std::int64_t rank);
 
-// Whether computations of one step can run at the same time: they must be an F, and a B, I or W of another stage. Two
-// passes of one stage cannot, since they share state of the stage, such as gathered parameters.
+// Returns whether computations of one step can run at the same time: they must be an F, and a B, I or W of another
+// stage. Two passes of one stage cannot, since they share state of the stage, such as gathered parameters.
 [[nodiscard]] bool can_run_at_once(const std::vector<PlannedCompute>& parts);
 
-// The links that carry messages, in increasing order of `from`, then of `to`.
+// Returns the links that carry messages, in increasing order of `from`, then of `to`.
 [[nodiscard]] std::vector<DirectedLink> links_of(const PipelineProgram& program);
 
 }  // namespace d9d

@@ -29,7 +29,7 @@ class StagePlacement {
     return rank_of_.at(static_cast<std::size_t>(stage.value));
   }
   [[nodiscard]] std::int64_t rank_of_last_stage() const { return rank_of_.back(); }
-  // The stages of a rank, in increasing order.
+  // Returns the stages of a rank, in increasing order.
   [[nodiscard]] const std::vector<StageIndex>& stages_of(std::int64_t rank) const {
     return stages_of_.at(static_cast<std::size_t>(rank));
   }

@@ -33,11 +33,12 @@ namespace d9d {
 [[nodiscard]] RankProgram one_f_one_b_order(const StagePlacement& stages, std::int64_t rank,
                                             std::int64_t num_microbatches, const OneFOneBScheduleConfig& config);
 
-// The ZB-V schedule, only for stages placed as a V, V = 2. Keeps at most 2 P live microbatches.
+// Runs the ZB-V schedule; only for stages placed as a V, V = 2. Keeps at most 2 P live microbatches.
 [[nodiscard]] RankProgram zero_bubble_v_order(const StagePlacement& stages, std::int64_t rank,
                                               std::int64_t num_microbatches);
 
-// The DualPipeV schedule, only for stages placed as a V, V = 2, and M >= 2 P. Keeps at most 2 P + 1 live microbatches.
+// Runs the DualPipeV schedule; only for stages placed as a V, V = 2, and M >= 2 P. Keeps at most 2 P + 1 live
+// microbatches.
 [[nodiscard]] RankProgram dual_pipe_v_order(const StagePlacement& stages, std::int64_t rank,
                                             std::int64_t num_microbatches);
 

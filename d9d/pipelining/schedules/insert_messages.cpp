@@ -49,7 +49,7 @@ class MessagePlacer {
   struct Rank {
     std::size_t position = 0;  // index of the rank's next computation
     bool is_busy = false;
-    std::deque<Transfer> unsent;         // outputs, in order; the rank continues when all are sent
+    std::deque<Transfer> unsent;         // outputs in sending order; the rank continues when all are sent
     std::map<Transfer, double> present;  // computed or received by this rank, with times of availability
   };
   using Event = std::pair<double, std::size_t>;  // time, rank

@@ -24,8 +24,8 @@ struct PipelineSchedule {
   std::function<RankProgram(const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches)> order;
 };
 
-// In a pipeline with a single stage, every schedule that trains runs F0 B0 F1 B1 and so keeps the activations of one
-// microbatch. Throws ConfigError for auto, which does not name a schedule yet.
+// Returns the schedule that `config` names. In a pipeline with a single stage, every schedule that trains runs F0 B0 F1
+// B1 and so keeps the activations of one microbatch. Throws ConfigError for auto, which does not name a schedule yet.
 [[nodiscard]] PipelineSchedule schedule_of(const PipelineScheduleConfig& config);
 
 // Returns the placement of the stages on num_ranks ranks. Throws ConfigError if the schedule has no placement or no

@@ -128,7 +128,8 @@ std::vector<Draft> drafts_of(const ScheduleRequest& request) {
   return drafts;
 }
 
-// Tries virtual layers with the costs of the model, since the layers of measured stages are fixed.
+// Tries numbers of virtual layers. Uses the costs of the model even if stages were measured, because a measured stage
+// has a fixed number of layers.
 std::optional<ScheduleCandidate> balance(const ScheduleRequest& request, const ScheduleCandidate& best) {
   MicrobatchOption option = *std::ranges::find(request.microbatches, best.num_microbatches, &MicrobatchOption::count);
   option.stages.clear();

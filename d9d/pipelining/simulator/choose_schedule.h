@@ -66,8 +66,9 @@ struct ScheduleChoice {
   // The candidates that were simulated, the shortest step first. Candidates that are left out have longer steps than
   // the best: the computations of one of their ranks alone take longer.
   std::vector<ScheduleCandidate> candidates;
-  // `best` with the virtual layers that shorten its step most; nullopt if none do. For measured stages the makespan is
-  // that of `best`, reduced by the share by which the virtual layers shorten the step of the model.
+  // `best` with the virtual layers that shorten its step most; nullopt if none do. If stages were measured, its
+  // makespan is that of `best`, scaled by the factor by which the virtual layers shorten the step that is simulated
+  // with the costs of the model.
   std::optional<ScheduleCandidate> balanced;
   std::string explanation;
 };

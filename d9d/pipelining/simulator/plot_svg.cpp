@@ -15,9 +15,9 @@ namespace {
 
 using detail::SvgCanvas;
 
-constexpr double kLeft = 92;    // names of ranks
-constexpr double kRight = 118;  // the numbers of each rank
-constexpr double kTop = 64;     // title and legend of a step
+constexpr double kLeft = 92;    // width for the names of ranks
+constexpr double kRight = 118;  // width for the numbers of each rank
+constexpr double kTop = 64;     // height for title and legend of a step
 constexpr double kCells = 28;
 constexpr double kMemory = 20;
 constexpr double kGap = 14;  // between lanes: messages are drawn here

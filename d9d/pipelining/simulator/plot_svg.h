@@ -28,7 +28,7 @@ struct PlotOptions {
   bool memory = true;
 };
 
-// Throws ConfigError for a step without computations.
+// Returns the text of an SVG file. Throws ConfigError if no step takes time.
 [[nodiscard]] std::string plot_svg(const std::vector<PlottedStep>& steps, const PlotOptions& options = {});
 
 }  // namespace d9d

@@ -54,12 +54,12 @@ struct MessageSpan {
 struct Simulation {
   std::int64_t num_ranks = 0;
   double makespan = 0;
-  std::vector<ComputeSpan> computations;  // rank by rank, in order
-  std::vector<MessageSpan> messages;      // link by link, in order
+  std::vector<ComputeSpan> computations;  // rank by rank, in the order of the program
+  std::vector<MessageSpan> messages;      // link by link, in the order of sending
 
-  // The bubble fraction of `rank`: the share of the makespan in which it does not compute.
+  // Returns the bubble fraction of `rank`: the share of the makespan in which it does not compute.
   [[nodiscard]] double bubble_fraction(std::int64_t rank) const;
-  // The bubble fraction of all ranks together.
+  // Returns the bubble fraction of all ranks together.
   [[nodiscard]] double bubble_fraction() const;
 };
 

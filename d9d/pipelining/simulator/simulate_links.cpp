@@ -21,7 +21,7 @@ class Inbox {
     start_messages();
   }
 
-  // The oldest message that has not been received; null while its arrival is unknown.
+  // Returns the oldest message that has not been received; null while its arrival is unknown.
   [[nodiscard]] const MessageSpan* oldest() const {
     return num_received_ < num_started_ ? &messages_[num_received_] : nullptr;
   }
