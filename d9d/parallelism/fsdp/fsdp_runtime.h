@@ -111,7 +111,7 @@ class FsdpRuntime final : public GradientReduction,
   FsdpConfig config_;
   std::optional<Logger> log_;
   FsdpUnits units_;
-  std::vector<bool> in_backward_;  // for each unit
+  std::vector<bool> in_backward_;  // by unit: whether its backward runs
   ShardExchanges exchanges_;
   UnitOrder order_;
   OrderPrint print_;  // fingerprint of this step's collectives

@@ -10,10 +10,10 @@
 //   while (order.is_ahead(*first, UnitOrder::Side::kStart)) order.step_back();
 //                                                        // {1, kEnd}, {1, kStart}, {0, kEnd}, {0, kStart}
 //
-// The first microbatch records the order of units in forward, which later ones must follow. Backward passes the calls
-// of forward in reverse order, whatever its loss used: a call that the autograd graph does not reach is passed when
-// backward reaches an earlier one. So all ranks pass the same units in the same order, even if their losses use
-// different units.
+// The first microbatch records the order of units in forward, which later microbatches must follow. Backward passes the
+// calls of forward in reverse order, whichever units the loss depends on: a call that the autograd graph does not reach
+// is passed when backward reaches an earlier call. So all ranks pass the same units in the same order, even if their
+// losses use different units.
 #pragma once
 
 #include <array>
