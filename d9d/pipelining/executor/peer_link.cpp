@@ -96,8 +96,8 @@ std::int64_t PeerLink::inbox_bytes(std::int64_t num_slots, std::int64_t message_
 void PeerLink::begin_step(std::int64_t num_bytes, const std::string& transfers) {
   ranks_->throw_if_failed();
   D9D_CHECK(!has_given_up_, StateError,
-            "[pipelining::executor] expected a pipeline all of whose steps have ended, got ",
-            "one of which a step threw: messages of that step may be on their way. Make another PipelineExecutor.");
+            "[pipelining::executor] expected a pipeline whose steps have all succeeded, got one with a failed step: ",
+            "messages of that step may still be in flight. Make another PipelineExecutor.");
   notes_->write(transfers);
   has_compared_ = false;
   if (num_bytes <= slot_bytes_) return;

@@ -197,10 +197,10 @@ ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) {
 // Outputs must stay unmodified because a link may read their memory until the message has been received.
 void ProgramRun::check_unmodified(const Transfer& transfer, const TensorVersions& as_made) {
   const auto modified = as_made.first_modified();
-  D9D_CHECK(!modified, StateError, "[pipelining::executor] expected tensor ", *modified, " of what stage ",
-            transfer.source.value, " hands to stage ", transfer.target.value, " for microbatch ",
-            transfer.microbatch.value, " to stay as it was, got one that was modified in place before it was used. ",
-            "Hand on a clone() of memory that is written again.");
+  D9D_CHECK(!modified, StateError, "[pipelining::executor] expected tensor ", *modified, " that stage ",
+            transfer.source.value, " sends to stage ", transfer.target.value, " for microbatch ",
+            transfer.microbatch.value, " to stay unmodified, got one that was modified in place before it was used. ",
+            "Return a clone() of memory that is written again.");
 }
 
 ProgramRun::Leaves ProgramRun::compute(const PlannedCompute& part, Leaves inputs, const ProgramGraphs::Work& work) {
@@ -315,8 +315,8 @@ ProgramRun::Leaves ProgramRun::input_gradients(StageIndex stage, MicrobatchIndex
 void ProgramRun::check_announced(StageIndex stage, MicrobatchIndex microbatch, const Leaves& announced,
                                  const Leaves& made) {
   D9D_CHECK(std::ranges::equal(made, announced, is_like), StateError, "[pipelining::executor] expected stage ",
-            stage.value, " to hand on what it announced, ", transfer_text(announced), ", got ", transfer_text(made),
-            " for microbatch ", microbatch.value, ". Correct its forward or its transfer().");
+            stage.value, " to return the tensors that it announced, ", transfer_text(announced), ", got ",
+            transfer_text(made), " for microbatch ", microbatch.value, ". Correct its forward or its transfer().");
 }
 
 std::string ProgramRun::place_of(const char* what, StageIndex stage, MicrobatchIndex microbatch) const {

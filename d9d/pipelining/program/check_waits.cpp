@@ -72,7 +72,8 @@ class WaitCheck {
       return Wait{.rank = static_cast<std::size_t>(link.to), .what = to_text(receive_of(transfer))};
     }
     if (state.num_sent - state.num_received < *num_slots_) return std::nullopt;
-    return Wait{.rank = static_cast<std::size_t>(link.to), .what = cat("a free slot of ", *num_slots_)};
+    return Wait{.rank = static_cast<std::size_t>(link.to),
+                .what = cat("one of ", *num_slots_, " receive buffers to be free")};
   }
 
   // Returns whether `message` is the next action of `rank`, in a program without receive buffers, where a send and its
@@ -116,8 +117,8 @@ class WaitCheck {
   }
 
   [[nodiscard]] std::string remedy() const {
-    return has_messages_ ? cat(". Expected ranks that do not wait in a circle. Use more slots in an inbox, or "
-                               "insert_messages() for as many as there are.")
+    return has_messages_ ? cat(". Expected ranks that do not wait in a circle. Use more receive buffers, or "
+                               "insert_messages() for the receive buffers that there are.")
                          : ". Expected ranks that do not wait in a circle. Correct the order of the schedule.";
   }
 

@@ -169,7 +169,7 @@ class MessagePlacer {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       D9D_CHECK(ranks_[rank].position == computations_.ranks[rank].size(), ConfigError, "[pipelining::messages] rank ",
                 rank, " waits at ", to_text(next_action(rank)),
-                " for something that no rank can make before. Correct the order of the schedule.");
+                " for an input that no rank can compute before. Correct the order of the schedule.");
     }
   }
 
