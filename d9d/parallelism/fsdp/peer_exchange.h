@@ -21,7 +21,7 @@ struct PeerExchange {
   std::string reason;                 // why there are no peers
 };
 
-// Collective. Opens peer memory if `method` allows copies and they are possible. key: the key of the configuration, for
+// Opens peer memory if `method` allows copies and they are possible. Collective. key: the key of the configuration, for
 // errors. num_bytes: the bytes that each rank shares; 0 if all parameters are frozen. Throws ConfigError, with the
 // reason, if `method` demands copies and they are impossible.
 [[nodiscard]] PeerExchange open_peer_exchange(ExchangeMethod method, std::string_view key,

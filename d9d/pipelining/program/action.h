@@ -113,7 +113,7 @@ template <class Alternative, class... Alternatives>
 [[nodiscard]] std::string to_text(const Action& action);
 [[nodiscard]] std::string to_text(const RankProgram& program);  // joined by spaces
 
-// Parse text in the form of to_text(). Throw ConfigError with the text that is not an action.
+// Parses text in the form of to_text(). Throws ConfigError with the text that is not an action.
 [[nodiscard]] Action parse_action(std::string_view text);
 [[nodiscard]] RankProgram parse_rank_program(std::string_view text);
 

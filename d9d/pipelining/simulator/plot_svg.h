@@ -15,7 +15,7 @@
 
 namespace d9d {
 
-// One step. Several steps are drawn one below the other, with one scale of time.
+// One step of a plot, which draws several steps one below the other with one scale of time.
 struct PlottedStep {
   std::string title;
   Simulation run;
