@@ -77,8 +77,8 @@ class UnitOrder {
     Call call;
     Side side;
   };
-  static constexpr std::size_t kTurn = SIZE_MAX;
-  // The units in the order of forward, with kTurn where a backward followed.
+  static constexpr std::size_t kBackward = SIZE_MAX;
+  // The units in the order of forward, with kBackward where a backward followed.
   struct Recorded {
     std::vector<std::size_t> units = {};
     std::size_t position = 0;

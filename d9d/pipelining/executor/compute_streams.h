@@ -19,10 +19,10 @@
 //     stream that it was allocated for. The backward is issued first, so the forward beside it can only reuse memory
 //     that the *backward* frees, and only if it was allocated for the forward's stream. F, B, I and W of a microbatch
 //     run on one stream, so everything that F allocates for B is safe. Memory from elsewhere is safe, too: transfers
-//     and gradients of other stages, and messages, are kept for the stream that uses them (ProgramRun::take), and the
-//     stage's inputs are kept by their owner until the end of the run (PipelineStage::forward). Parameters, gathered
-//     ones included, and gradients outlive the action. Memory that the forward frees is reused after the action at the
-//     earliest.
+//     and gradients of other stages, and messages, are kept for the stream that uses them (ProgramRun::take_input),
+//     and the stage's inputs are kept by their owner until the end of the run (PipelineStage::forward). Parameters,
+//     gathered ones included, and gradients outlive the action. Memory that the forward frees is reused after the
+//     action at the earliest.
 //
 // docs/decisions/0022-composed-computations-on-two-streams.md lists each tensor by name.
 #pragma once

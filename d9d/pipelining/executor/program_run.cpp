@@ -45,7 +45,7 @@ std::string place_in(const RankPlan& plan, std::size_t index) {
 }  // namespace
 
 ProgramRun::Arrived::Arrived(Leaves of_message, StreamEvent ready_at)
-    : leaves(std::move(of_message)), ready(std::move(ready_at)), as_made(leaves) {}
+    : leaves(std::move(of_message)), ready(std::move(ready_at)), versions(leaves) {}
 
 ProgramRun::ProgramRun(const StagePlacement& placement, const std::map<StageIndex, PipelineStage*>& stages,
                        StageLinks& links, const ComputeStreams* streams, ProgramGraphs* graphs, bool has_backward)
@@ -69,7 +69,7 @@ void ProgramRun::run(const RankPlan& plan) {
       throw;
     }
   }
-  for (const auto& [transfer, as_made] : as_made_) check_unmodified(transfer, as_made);
+  for (const auto& [transfer, versions] : output_versions_) check_unmodified(transfer, versions);
 }
 
 void ProgramRun::run_step(const PlannedStep& step, Steps& after) {
@@ -80,9 +80,9 @@ void ProgramRun::run_step(const PlannedStep& step, Steps& after) {
 
 void ProgramRun::send(const Transfer& transfer) {
   while (!to_receive_.empty()) receive_next();
-  const auto made = outbox_.find(transfer);
+  const auto made = unsent_outputs_.find(transfer);
   links_.send(transfer, made->second);
-  outbox_.erase(made);
+  unsent_outputs_.erase(made);
 }
 
 // Runs one computation or the parts of a composed action. On one stream the part that uses a message receives it, so
@@ -126,7 +126,7 @@ void ProgramRun::send_made(const std::vector<PlannedCompute>& parts, Steps& afte
     const auto* const message = std::get_if<PlannedMessage>(&after.front());
     if (message == nullptr || !is_send(message->action)) return;
     const Transfer transfer = transfer_of(message->action);
-    if (!outbox_.contains(transfer)) return;
+    if (!unsent_outputs_.contains(transfer)) return;
     const auto made_it = [&](const PlannedCompute& part) {
       return output_of(part.action, placement_.num_stages()) == std::optional(transfer);
     };
@@ -173,10 +173,10 @@ ProgramRun::Leaves ProgramRun::like_of(const Transfer& transfer) const {
   return stages_.at(transfer.target)->transfer(transfer.microbatch, StageBoundary::kIncoming);
 }
 
-void ProgramRun::hand_on(const Transfer& transfer, Leaves leaves) {
+void ProgramRun::store_output(const Transfer& transfer, Leaves leaves) {
   if (link_of(transfer, placement_)) {
-    if (transfer.is_forward()) as_made_.emplace(transfer, leaves);
-    outbox_.emplace(transfer, std::move(leaves));
+    if (transfer.is_forward()) output_versions_.emplace(transfer, leaves);
+    unsent_outputs_.emplace(transfer, std::move(leaves));
   } else {
     arrived_.emplace(transfer, Arrived(std::move(leaves)));
   }
@@ -184,10 +184,10 @@ void ProgramRun::hand_on(const Transfer& transfer, Leaves leaves) {
 
 // Returns the tensors of a transfer, without a copy, and keeps them alive for the current stream: autograd may free an
 // input or a gradient while the device still reads it.
-ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) {
+ProgramRun::Leaves ProgramRun::take_input(const Transfer& transfer) {
   Arrived arrived = std::move(arrived_.extract(transfer).mapped());
   arrived.ready.wait();
-  check_unmodified(transfer, arrived.as_made);
+  check_unmodified(transfer, arrived.versions);
   for (const at::Tensor& leaf : arrived.leaves) {
     if (streams_ != nullptr) keep_for_current_stream(leaf);
   }
@@ -195,8 +195,8 @@ ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) {
 }
 
 // Outputs must stay unmodified because a link may read their memory until the message has been received.
-void ProgramRun::check_unmodified(const Transfer& transfer, const TensorVersions& as_made) {
-  const auto modified = as_made.first_modified();
+void ProgramRun::check_unmodified(const Transfer& transfer, const TensorVersions& versions) {
+  const auto modified = versions.first_modified();
   D9D_CHECK(!modified, StateError, "[pipelining::executor] expected tensor ", *modified, " that stage ",
             transfer.source.value, " sends to stage ", transfer.target.value, " for microbatch ",
             transfer.microbatch.value, " to stay unmodified, got one that was modified in place before it was used. ",
@@ -212,18 +212,19 @@ void ProgramRun::forward(const PlannedCompute& part) {
   const MicrobatchIndex microbatch = microbatch_of(part.action);
   Leaves arrived;
   if (!is_first(stage)) {
-    arrived = take({.source = {stage.value - 1}, .target = stage, .microbatch = microbatch});
+    arrived = take_input({.source = {stage.value - 1}, .target = stage, .microbatch = microbatch});
   }
-  PipelineStage& of_index = *stages_.at(stage);
+  PipelineStage& stage_object = *stages_.at(stage);
   // Called before forward, which may drop the inputs that the shapes are derived from.
-  const Leaves announced = is_last_stage(stage) ? Leaves() : of_index.transfer(microbatch, StageBoundary::kOutgoing);
+  const Leaves announced =
+      is_last_stage(stage) ? Leaves() : stage_object.transfer(microbatch, StageBoundary::kOutgoing);
   Live live{.gradients_like = differentiable(announced)};
-  of_index.begin_forward(microbatch);
+  stage_object.begin_forward(microbatch);
   Leaves made = compute(part, std::move(arrived),
                         [&](Leaves inputs) { return compute_forward(part, std::move(inputs), announced, live); });
-  of_index.end_forward(microbatch);
+  stage_object.end_forward(microbatch);
   if (!is_last_stage(stage)) {
-    hand_on({.source = stage, .target = {stage.value + 1}, .microbatch = microbatch}, std::move(made));
+    store_output({.source = stage, .target = {stage.value + 1}, .microbatch = microbatch}, std::move(made));
   }
   if (has_backward_) live_.emplace(Key(stage, microbatch), std::move(live));
 }
@@ -259,15 +260,16 @@ void ProgramRun::backward(const PlannedCompute& part) {
   Live& live = found.mapped();
   Leaves arrived;
   if (!is_last_stage(stage)) {
-    arrived = take({.source = {stage.value + 1}, .target = stage, .microbatch = microbatch});
+    arrived = take_input({.source = {stage.value + 1}, .target = stage, .microbatch = microbatch});
   }
-  if (const auto sent = as_made_.extract({.source = stage, .target = {stage.value + 1}, .microbatch = microbatch})) {
+  if (const auto sent =
+          output_versions_.extract({.source = stage, .target = {stage.value + 1}, .microbatch = microbatch})) {
     check_unmodified(sent.key(), sent.mapped());  // the message has been received, since its gradient has
   }
-  PipelineStage& of_index = *stages_.at(stage);
+  PipelineStage& stage_object = *stages_.at(stage);
   const BackwardPart which = backward_part(part.action);
   Leaves made;
-  of_index.backward(microbatch, which, part.is_last, [&] {
+  stage_object.backward(microbatch, which, part.is_last, [&] {
     made = compute(part, std::move(arrived), [&](Leaves gradients) {
       if (is_last_stage(stage)) gradients = {at::ones({}, live.loss_options)};
       const auto run_graph = [&] {
@@ -277,14 +279,14 @@ void ProgramRun::backward(const PlannedCompute& part) {
       if (which == BackwardPart::kWhole) {
         run_graph();
       } else {
-        if (!deferred_.contains(stage)) deferred_.try_emplace(stage, of_index.weights());
+        if (!deferred_.contains(stage)) deferred_.try_emplace(stage, stage_object.weights());
         of_weights_.emplace(Key(stage, microbatch), deferred_.at(stage).keep(run_graph));
       }
       return is_first(stage) ? Leaves() : input_gradients(stage, microbatch, live.arrived);
     });
   });
   if (is_first(stage)) return;
-  hand_on({.source = stage, .target = {stage.value - 1}, .microbatch = microbatch}, std::move(made));
+  store_output({.source = stage, .target = {stage.value - 1}, .microbatch = microbatch}, std::move(made));
 }
 
 void ProgramRun::weight_backward(const PlannedCompute& part) {

@@ -46,7 +46,7 @@ class ProgramRun {
     explicit Arrived(Leaves of_message, StreamEvent ready_at = {});
     Leaves leaves;
     StreamEvent ready;  // when a message received on another stream is complete
-    TensorVersions as_made;
+    TensorVersions versions;
   };
   // State of one microbatch on one stage from F until B or I. An F that is replayed from a graph sets only
   // gradients_like.
@@ -74,9 +74,9 @@ class ProgramRun {
   void receive_through(const Transfer& transfer);
   void receive_next();
   void send(const Transfer& transfer);
-  void hand_on(const Transfer& transfer, Leaves leaves);
-  [[nodiscard]] Leaves take(const Transfer& transfer);
-  static void check_unmodified(const Transfer& transfer, const TensorVersions& as_made);
+  void store_output(const Transfer& transfer, Leaves leaves);
+  [[nodiscard]] Leaves take_input(const Transfer& transfer);
+  static void check_unmodified(const Transfer& transfer, const TensorVersions& versions);
   [[nodiscard]] Leaves like_of(const Transfer& transfer) const;
   static void check_announced(StageIndex stage, MicrobatchIndex microbatch, const Leaves& announced,
                               const Leaves& made);
@@ -92,12 +92,12 @@ class ProgramRun {
   ProgramGraphs* const graphs_;
   const bool has_backward_;
   std::map<Key, Live> live_;
-  std::map<StageIndex, DeferredGradients> deferred_;  // for each stage that has run an I
-  std::map<Key, WeightGradients> of_weights_;         // deferred by I, computed by W
-  std::map<Transfer, Leaves> outbox_;                 // outputs not sent yet
-  std::map<Transfer, TensorVersions> as_made_;        // of outputs that another rank may not have received yet
-  std::map<Transfer, Arrived> arrived_;               // received, or computed on this rank, and not used yet
-  std::deque<Transfer> to_receive_;                   // messages to receive, in the order of the program
+  std::map<StageIndex, DeferredGradients> deferred_;    // for each stage that has run an I
+  std::map<Key, WeightGradients> of_weights_;           // deferred by I, computed by W
+  std::map<Transfer, Leaves> unsent_outputs_;           // outputs not sent yet
+  std::map<Transfer, TensorVersions> output_versions_;  // of outputs that another rank may not have received yet
+  std::map<Transfer, Arrived> arrived_;                 // received, or computed on this rank, and not used yet
+  std::deque<Transfer> to_receive_;                     // messages to receive, in the order of the program
 };
 
 }  // namespace d9d
