@@ -85,7 +85,7 @@ class GradientFlow {
   OrderPrint& print_;
   const bool reduces_on_last_;
   at::Device device_ = at::kCPU;
-  std::vector<Use> uses_;  // for each unit
+  std::vector<Use> uses_;  // by unit
   std::optional<SideStream> stream_;
   OrderPrint last_;  // fingerprint of the last microbatch's reductions, which replicas share
   StagePass pass_ = {.is_last = true};

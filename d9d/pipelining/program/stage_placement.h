@@ -15,7 +15,8 @@ namespace d9d {
 class StagePlacement {
  public:
   StagePlacement() = default;  // no ranks
-  // A custom placement: the rank of each stage. Throws ConfigError unless each rank from 0 to the largest has a stage.
+  // Makes a custom placement from the rank of each stage. Throws ConfigError unless each rank from 0 to the largest has
+  // a stage.
   explicit StagePlacement(std::vector<std::int64_t> rank_of_stage);
   // Places stage s on rank s mod num_ranks.
   [[nodiscard]] static StagePlacement loop(std::int64_t num_ranks, std::int64_t num_stages_per_rank);
