@@ -23,8 +23,8 @@ DeviceMesh sharded_axes(const Parameter& parameter) {
 at::Tensor power(const at::Tensor& norm, double order) { return order == 2 ? norm * norm : norm.pow(order); }
 at::Tensor root(const at::Tensor& sum, double order) { return order == 2 ? sum.sqrt() : sum.pow(1 / order); }
 
-// The value that each rank or group contributes to a norm, and the combination of these values. A maximum is NaN if any
-// value is.
+// contribution() returns the value that a rank or group contributes to a norm, joined() combines these values. A
+// maximum is NaN if any value is NaN.
 at::Tensor contribution(const at::Tensor& norm, double order) { return std::isinf(order) ? norm : power(norm, order); }
 at::Tensor joined(const at::Tensor& all, double order) { return std::isinf(order) ? all.amax() : all.sum(); }
 

@@ -21,14 +21,14 @@ struct GradNormGroup {
 };
 
 // Groups the parameters that are trained, in their order. Sharded groups come first, so that their reductions overlap
-// with the computation of the others.
+// with the computation of the other groups.
 [[nodiscard]] std::vector<GradNormGroup> group_parameters_for_norm(const std::vector<ParameterPtr>& parameters);
 
 // Collective over the ranks of the groups and over `stages`, which hold different parameters. Reads stored().grad(),
-// which must already be summed over ranks; parameters without a gradient count as zeros. Otherwise as global_grad_norm:
-// fp64, 0-dim. The result has the same bits on all ranks, including replicas that hold the same gradients: ranks gather
-// their parts, so no backend chooses the order of additions. Needs one collective for each sharded group. NaN on one
-// rank gives NaN on all ranks.
+// which must already be summed over ranks; parameters without a gradient count as zeros. Returns fp64, 0-dim, as
+// global_grad_norm() does. The result has the same bits on all ranks, including replicas that hold the same gradients:
+// ranks gather their parts, so no backend chooses the order of additions. Needs one collective for each sharded group.
+// NaN on one rank gives NaN on all ranks.
 [[nodiscard]] at::Tensor distributed_grad_norm(const std::vector<GradNormGroup>& groups, double order,
                                                const DeviceMesh& stages);
 

@@ -34,7 +34,7 @@ kernels::detail::NormOrder norm_order(double order) {
   return order == 1 ? NormOrder::kOne : order == 2 ? NormOrder::kTwo : NormOrder::kThree;
 }
 
-// 0-dim, fp64
+// Returns the norm of one gradient: fp64, 0-dim.
 at::Tensor norm_of(const at::Tensor& grad, double order) {
   if (kernels::detail::has_cpu_loops(grad)) {
     const double sum = detail::power_sum_cpu(grad.contiguous(), order);

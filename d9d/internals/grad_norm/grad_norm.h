@@ -17,7 +17,7 @@ namespace d9d {
 // and infinity, for undefined, sparse or integer gradients, and for gradients on several devices.
 [[nodiscard]] at::Tensor global_grad_norm(at::TensorList gradients, double order);
 
-// min(1, max_norm / (norm + 1e-6)), 0-dim like norm. Throws ConfigError unless max_norm > 0.
+// Returns min(1, max_norm / (norm + 1e-6)), 0-dim like norm. Throws ConfigError unless max_norm > 0.
 [[nodiscard]] at::Tensor clip_coefficient(const at::Tensor& norm, double max_norm);
 
 }  // namespace d9d

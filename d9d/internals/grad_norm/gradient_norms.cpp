@@ -15,7 +15,7 @@ namespace {
 
 using Parts = std::map<std::string, std::vector<ParameterPtr>>;
 
-// Collective over the stages. The parameter names of earlier stages.
+// Collective over the stages. Returns the parameter names of earlier stages.
 std::set<std::string> names_before(const std::map<std::string, ParameterPtr>& own, const DeviceMesh& stages) {
   nlohmann::json names = nlohmann::json::array();
   for (const auto& [name, parameter] : own) names.push_back(name);

@@ -27,15 +27,15 @@
 
 namespace d9d {
 
-// Gives the part to which the parameter of that name belongs; "": to none.
+// Returns the part to which the parameter of that name belongs; "" if it belongs to none.
 using PartOfParameter = std::function<std::string(const std::string& parameter)>;
 
-// The first `num_parts` of a name's dotted parts; the whole name if it has no more.
+// Returns a function that gives the first `num_parts` dotted components of a name, or the whole name if it has no more.
 [[nodiscard]] PartOfParameter by_prefix(std::size_t num_parts);
 
 // Collective over all ranks. modules: this rank's stages; `stages`: the ranks of all stages. Reads stored().grad(),
-// which must already be summed over ranks. Returns the L2 norm of each part of all stages, on every rank; a parameter
-// that several stages have (tied) counts once. Waits for the device.
+// which must already be summed over ranks. Returns the L2 norm of each part of all stages, on every rank; a tied
+// parameter, which several stages hold, counts once. Waits for the device.
 [[nodiscard]] std::map<std::string, double> gradient_norms(const std::vector<std::reference_wrapper<Module>>& modules,
                                                            const PartOfParameter& part, const DeviceMesh& stages);
 

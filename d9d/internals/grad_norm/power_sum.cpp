@@ -17,7 +17,7 @@ enum class Power { kOne, kTwo, kThree, kInfinity };
 
 constexpr std::int64_t kBlockSize = 1024;  // elements that are summed in the accumulator dtype
 
-// Combines |a| and |b|: their sum, or the larger one, where NaN counts as the largest.
+// Returns the sum of two magnitudes, or for an infinite order the larger one; NaN counts as the largest.
 template <Power power>
 double combine(double a, double b) {
   if constexpr (power == Power::kInfinity) {

@@ -5,9 +5,8 @@
 
 namespace d9d::detail {
 
-// sum |x|^order, or max |x| for an infinite order; order 1, 2, 3 or infinite. x is contiguous float, double or
-// bfloat16.
-// The result does not depend on the number of threads.
+// Returns sum |x|^order, or max |x| for an infinite order. order: 1, 2, 3 or infinity. x: contiguous; float, double or
+// bfloat16. The result does not depend on the number of threads.
 [[nodiscard]] double power_sum_cpu(const at::Tensor& x, double order);
 
 }  // namespace d9d::detail

@@ -12,7 +12,7 @@
 namespace d9d {
 namespace {
 
-// The ranks over which a gradient must be summed; a mesh without axes if there are none.
+// Returns the ranks over which a gradient must be summed; a mesh without axes if there are none.
 DeviceMesh partial_axes(const std::string& name, const Parameter& parameter) {
   std::vector<std::string> axes;
   for (std::size_t i = 0; i < parameter.gradient_placements().size(); ++i) {
@@ -47,7 +47,7 @@ class BucketedReduction::Bucket {
 
   void attach(const std::function<void()>& on_complete) {
     if (ranks_.num_ranks() > 1) communicator_ = ranks_.communicator(Traffic::kGradients);
-    has_come_.resize(parameters_.size());
+    has_arrived_.resize(parameters_.size());
     has_values_.resize(parameters_.size());
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       hooks_.push_back(
@@ -72,10 +72,10 @@ class BucketedReduction::Bucket {
     }
   }
 
-  [[nodiscard]] bool is_complete() const { return num_come_ == parameters_.size(); }
+  [[nodiscard]] bool is_complete() const { return num_arrived_ == parameters_.size(); }
   void begin_backward() {
-    num_come_ = 0;
-    has_come_.assign(parameters_.size(), false);
+    num_arrived_ = 0;
+    has_arrived_.assign(parameters_.size(), false);
   }
   [[nodiscard]] bool is_reduced() const { return communicator_ == nullptr && !std::ranges::count(has_values_, false); }
   void reduce() {
@@ -116,8 +116,8 @@ class BucketedReduction::Bucket {
     if (const at::Tensor grad = std::exchange(leaf.mutable_grad(), at::Tensor()); grad.defined()) {
       place(index).put(grad);
     }
-    if (!has_come_[index]) ++num_come_;
-    has_come_[index] = true;
+    if (!has_arrived_[index]) ++num_arrived_;
+    has_arrived_[index] = true;
     if (is_complete()) on_complete();
   }
 
@@ -130,10 +130,10 @@ class BucketedReduction::Bucket {
   at::Tensor buffer_;                           // [numel_]; undefined: no memory
   std::vector<at::Tensor> views_;               // of the buffer, in the parameters' shapes
   std::shared_ptr<Communicator> communicator_;  // null: one rank
-  std::vector<bool> has_values_;                // of the parameters, in this step
-  std::vector<bool> has_come_;                  // in this microbatch
-  std::size_t num_come_ = 0;
-  bool is_summed_ = false;                 // over ranks, in this step
+  std::vector<bool> has_values_;                // by parameter: whether its gradient has a value in this step
+  std::vector<bool> has_arrived_;               // by parameter: whether its gradient has arrived in this microbatch
+  std::size_t num_arrived_ = 0;
+  bool is_summed_ = false;                 // whether buffer_ is summed over ranks
   std::vector<GradientHookHandle> hooks_;  // of the parameters; they refer to the members above
 };
 

@@ -29,8 +29,8 @@
 namespace d9d {
 
 struct BucketedReductionConfig {
-  std::int64_t bucket_size_bytes = std::int64_t{25} << 20;  // as stored and communicated
-  std::optional<Dtype> gradient_dtype = std::nullopt;       // as gradient_dtype_of() of core/dtype takes it
+  std::int64_t bucket_size_bytes = std::int64_t{25} << 20;  // in the dtype of gradients
+  std::optional<Dtype> gradient_dtype = std::nullopt;       // argument of gradient_dtype_of(), core/dtype
   bool keeps_memory = false;  // buckets for all parameters: gradients have the same addresses in all steps
 };
 
@@ -42,17 +42,18 @@ class BucketedReduction final : public GradientReduction {
                     const BucketedReductionConfig& config);
   ~BucketedReduction() override;
 
-  // In the last microbatch all gradients must come from one backward. On GPUs gradients of a second backward, whose
-  // buckets may be summed already, throw StateError.
-  // Throws StateError if a parameter was frozen or thawed since the construction, of flat shards too.
+  // Throws StateError if a parameter, flat shards included, was frozen or thawed since the construction. In the last
+  // microbatch all gradients must come from one backward. On GPUs gradients of a second backward, whose buckets may be
+  // summed already, throw StateError.
   void begin_pass(const StagePass& pass) override;
   void end_pass() override;
   void finish() override;
   void clear() override;
   void abandon() override;
 
-  // For each parameter with a bucket: whether its gradient has a value in this step. The replay of a graph does not
-  // update this. Set it afterwards to its value after the backward that the graph captured.
+  // Returns, for each parameter with a bucket, whether its gradient has a value in this step. The replay of a graph
+  // does not update this: after a replay, call set_received() with the value of received() after the backward that the
+  // graph captured.
   [[nodiscard]] std::vector<bool> received() const;
   void set_received(const std::vector<bool>& received);
 
@@ -64,11 +65,11 @@ class BucketedReduction final : public GradientReduction {
 
   const FreezeGuard guard_;
   std::vector<std::unique_ptr<Bucket>> buckets_;
-  std::vector<ParameterPtr> others_;  // whose gradients remain in autograd's memory
+  std::vector<ParameterPtr> others_;  // gradients of these remain in autograd's memory
   std::optional<SideStream> stream_;
   StreamEvent reduced_;
   std::size_t num_reduced_ = 0;         // number of buckets reduced in this step
-  StagePass pass_ = {.is_last = true};  // that runs, or ran last
+  StagePass pass_ = {.is_last = true};  // the current or last pass
 };
 
 }  // namespace d9d

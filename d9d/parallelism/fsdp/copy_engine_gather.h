@@ -1,5 +1,6 @@
-// A gather by copy engines: each rank copies the slices of the others from their memory. An all_reduce of one element
-// in begin() and one in end(), on the stream of the copies, order the reads after and before the owners' writes.
+// A gather by copy engines: each rank copies the slices of the other ranks from their memory. begin() and end() each
+// run an all_reduce of one element on the stream of the copies: owners have written their slices before the first, and
+// write them again only after the second.
 #pragma once
 
 #include <memory>
@@ -32,7 +33,7 @@ class CopyEngineGather final : public ShardGather {
   std::shared_ptr<Communicator> ranks_;
   std::shared_ptr<PeerMemory> peers_;  // null if closed
   at::Tensor slices_;                  // the slices of all groups; its storage is the memory that peers read
-  const void* opened_ = nullptr;       // address of that memory when it was opened; differs after an offload
+  const void* opened_ = nullptr;       // address of slices_ when peers_ was opened; differs after an offload
   c10::DataPtr moved_from_;            // the memory that reopen() copies from, kept until end()
   std::int64_t num_allocated_ = 0;     // bytes
   at::Tensor token_;

@@ -5,9 +5,9 @@
 
 namespace d9d {
 
-// In elements. In every dtype these are at least kFlatAlignmentBytes.
+// In elements: at least kFlatAlignmentBytes in dtypes of two bytes or more.
 inline constexpr std::int64_t kFlatAlignment = 128;
-// In bytes. Device allocators align as much, and it suffices for kernels with vectorised loads.
+// In bytes: the alignment that device allocators guarantee and that suffices for kernels with vectorised loads.
 inline constexpr std::int64_t kFlatAlignmentBytes = 256;
 
 }  // namespace d9d

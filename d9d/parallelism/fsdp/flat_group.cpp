@@ -13,7 +13,7 @@
 namespace d9d {
 namespace {
 
-// The number of elements of local() on the rank with the largest part, which is the first rank of each axis.
+// Returns the number of elements of local() on the rank with the largest part, which is the first rank of each axis.
 std::int64_t largest_numel(const Parameter& parameter) {
   const std::vector<std::int64_t> first(parameter.mesh().axes().size(), 0);
   return local_box(parameter.global_shape(), parameter.mesh(), parameter.placements(), first).numel();

@@ -1,8 +1,8 @@
 // Parameters that are gathered and reduced together. They have one dtype and one stored dtype, are all trained or all
-// frozen, and are sharded over the same axes. They are concatenated in the given order, each at a multiple of
-// 128 elements (256 bytes or more in every dtype), and the whole is padded to equal slices; rank r of the shard axis
-// keeps slice r. If other axes shard a parameter unevenly, all ranks reserve the size of the largest part, so that the
-// layout is the same on all ranks.
+// frozen, and are sharded over the same axes. They are concatenated in the given order, each at a multiple of 128
+// elements (kFlatAlignment), and the whole is padded to equal slices; rank r of the shard axis keeps slice r. If other
+// axes shard a parameter unevenly, all ranks reserve the size of the largest part, so that the layout is the same on
+// all ranks.
 //
 // Legend   N padded elements of the group, W ranks of the shard axis
 #pragma once
@@ -55,7 +55,7 @@ class FlatGroup {
   [[nodiscard]] const std::shared_ptr<Communicator>& shard_ranks() const { return shard_ranks_; }
   [[nodiscard]] const std::shared_ptr<Communicator>& replica_ranks() const { return replica_ranks_; }  // null: none
   [[nodiscard]] std::int64_t slice_bytes() const { return gathered_bytes() / shard_ranks_->size(); }
-  // Local. Allocates this rank's slice from `gather` and attaches the parameters to it. Both arguments are over
+  // Local. Allocates this rank's slice from `gather` and attaches the parameters to it. Both arguments communicate over
   // shard_ranks().
   void materialize(std::shared_ptr<ShardGather> gather, std::shared_ptr<ShardReduce> reduce);
 
@@ -72,13 +72,14 @@ class FlatGroup {
   // Accumulates the full gradient in memory (kByte, gradient_bytes()) from now on.
   void begin_gradients(const at::Tensor& memory);
   [[nodiscard]] bool has_gradients() const { return full_grad_.defined(); }
-  // A parameter's part of the full gradient. The caller must write it, or add to it if it has values.
+  // Returns a parameter's part of the full gradient. The caller must write it, or add to it if
+  // GradientPlace::has_values.
   [[nodiscard]] GradientPlace gradient_place(std::size_t index);
   // Moves a parameter's .grad() into the full gradient: adds it to existing values, or overwrites memory without
   // values.
   void take_gradient(std::size_t index);
-  // Local. Allocates memory for the reduced slice, unless it exists. It belongs to the current stream, which publishes
-  // and clears it; streams that reduce wait for that stream.
+  // Local. Allocates memory for the reduced slice, unless it exists. Call it on the stream that publishes and clears
+  // gradients: the memory belongs to that stream, and streams that reduce wait for it.
   void allocate_shard_gradient();
   // Collective over the shard axis. Adds the sum of the ranks' full gradients to this rank's slice, on the current
   // stream, and releases the full gradient's memory. With `over_replicas` (in the last microbatch) it also sums over
@@ -92,7 +93,7 @@ class FlatGroup {
   void publish_gradients();
   // Local. Discards full, reduced and published gradients and frees their memory, which the next forward may use.
   void clear_gradients();
-  // This rank's slice of the parameters: the gathered slice and, if it is a different tensor, the stored slice.
+  // Returns this rank's slice of the parameters: the gathered slice and, if it is a different tensor, the stored slice.
   [[nodiscard]] std::vector<at::Tensor> slices() const;
 
  private:
@@ -114,13 +115,13 @@ class FlatGroup {
   std::shared_ptr<ShardGather> gather_;
   std::shared_ptr<ShardReduce> reduce_;
   std::optional<FlatStorage> flat_;
-  at::Tensor shard_;                 // [N / W], gathered
-  at::Tensor stored_shard_;          // [N / W], what parameters store: shard_, unless they have a stored dtype
+  at::Tensor shard_;                 // [N / W], the slice that gather() sends
+  at::Tensor stored_shard_;          // [N / W], memory of stored(): shard_, unless there is a stored dtype
   at::Tensor full_grad_;             // [N]; defined from begin_gradients() to reduce_gradients()
   std::vector<bool> took_gradient_;  // by parameter: whether full_grad_ has values there
-  at::Tensor shard_grad_;            // [N / W]
+  at::Tensor shard_grad_;            // [N / W], the reduced slice
   bool has_shard_grad_ = false;
-  bool is_summed_over_replicas_ = false;  // whether shard_grad_ is, in this step
+  bool is_summed_over_replicas_ = false;  // whether shard_grad_ is summed over them
 };
 
 }  // namespace d9d

@@ -1,5 +1,5 @@
-// A flat tensor whose memory is attached and detached while views of it live on: parameters, and tensors that autograd
-// saved.
+// A flat tensor whose memory is attached and detached while its views live on. The views are parameters, and tensors
+// that autograd saved.
 //
 // Example
 //   FlatStorage flat(numel, at::TensorOptions().dtype(at::kFloat));

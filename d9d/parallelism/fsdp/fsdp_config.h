@@ -31,7 +31,7 @@ struct FsdpConfig {
   // True: keeps the full gradients of all units until the last microbatch of the step, and reduces once. False: each
   // microbatch reduces, and only the full gradients of units in use are kept. Unset: resolve_fsdp() chooses.
   std::optional<bool> reduce_on_last_microbatch = {};
-  ExchangeMethod gather = ExchangeMethod::kAuto;  // of parameters
+  ExchangeMethod gather = ExchangeMethod::kAuto;  // the method for parameters
   // The method for gradients that are reduced in each microbatch; with reduce_on_last_microbatch the communicator
   // reduces them.
   ExchangeMethod reduce = ExchangeMethod::kAuto;
@@ -47,7 +47,7 @@ struct FsdpConfig {
 
 // Chooses the unset options. With several pipeline ranks: kNever and true, which keep a rank's whole stages and their
 // full gradients gathered, because a stage runs other microbatches between a forward and its backward and would
-// otherwise gather and reduce in every pass. With one: kExceptLast and false.
+// otherwise gather and reduce in every pass. With one pipeline rank: kExceptLast and false.
 [[nodiscard]] constexpr FsdpConfig resolve_fsdp(FsdpConfig config, std::int64_t num_pipeline_ranks) {
   const bool is_pipeline = num_pipeline_ranks > 1;
   if (!config.reshard_after_forward) {

@@ -158,7 +158,7 @@ void FsdpRuntime::finish() {
 }
 
 void FsdpRuntime::clear() {
-  flow_.wait();  // after a step that has not been finished
+  flow_.wait();  // the step may not have been finished
   flow_.clear();
   print_.clear();
 }

@@ -1,6 +1,5 @@
-// Runs the sharded units of one model stage. What they share is in three parts: the order in which they are used
-// (unit_order.h), the parameters that are in memory (unit_gathers.h), and the gradients on their way to the sum
-// (gradient_flow.h).
+// Runs the sharded units of one model stage. It has three parts: the order in which units are used (unit_order.h), the
+// units that are gathered (unit_gathers.h), and the reduction of gradients (gradient_flow.h).
 //
 // Example
 //   auto fsdp = std::make_shared<FsdpRuntime>(FsdpConfig{});
@@ -12,22 +11,23 @@
 //   model->reset_parameters(seed);                    // the same values as on one rank
 //
 // In a step, from its first forward with gradients to finish(), parameters must not be written: if slices are gathered
-// by copies (fsdp_config.h), a rank reads those of other ranks while these compute. Between steps they may be written
-// in any way; a forward without gradients then uses the new values.
+// by copies (fsdp_config.h), a rank reads the slices of other ranks while those ranks compute. Between steps parameters
+// may be written in any way; a forward without gradients then uses the new values.
 //
 // Units are declared in the order in which forward uses them. The order of forward is recorded in the first microbatch.
 // From then on the next unit is gathered while one computes, and a forward in another order throws StateError. All
 // ranks must run the same units in forward; disagreement() reports if they do not. Their losses may use different
 // units: units that the backward of a rank leaves out are gathered and reduced, with zeros, when the other ranks do so
-// (unit_order.h). This does not hold if a checkpoint encloses sharded units: its recomputation gathers them when it
-// runs, and with all_gather it must run alike on all ranks. Several backwards of one forward must reach the same units
-// on all ranks. A forward without gradients gathers each unit when it needs it and is not part of the order.
+// (unit_order.h). This does not hold if a checkpoint encloses sharded units: its recomputation gathers these units when
+// it runs, so if the gather is an all_gather, all ranks must run the same recomputations. Several backwards of one
+// forward must reach the same units on all ranks. A forward without gradients gathers each unit when it needs it; its
+// units are not part of the order.
 //
 // A model must have a single runtime: two would issue collectives in independent orders on the same communicators. Each
-// pipeline stage of a rank has its own, since their passes run one after another in the order of the program. Between a
-// microbatch's forward and its backward a stage runs other microbatches: with kNever and reduce_on_last_microbatch, the
-// default of pipelines (resolve_fsdp()), it gathers and reduces once a step, otherwise in each pass. In a split
-// backward the first half gathers and the second half reduces: deferred products need no parameters.
+// pipeline stage of a rank has a runtime of its own, since the passes of stages run one after another in the order of
+// the program. Between a microbatch's forward and its backward a stage runs other microbatches: with kNever and
+// reduce_on_last_microbatch, the default of pipelines (resolve_fsdp()), it gathers and reduces once a step, otherwise
+// in each pass. In a split backward I gathers parameters and W reduces gradients, since W needs no parameters.
 #pragma once
 
 #include <cstdint>
@@ -78,7 +78,7 @@ class FsdpRuntime final : public GradientReduction,
   void close() override;
 
   [[nodiscard]] const FsdpConfig& config() const { return config_; }
-  // The number of gathers and of reductions of units since construction.
+  // Return the number of gathers and of reductions of units since construction.
   [[nodiscard]] std::int64_t num_gathers() const { return gathers_.num_gathers(); }
   [[nodiscard]] std::int64_t num_reductions() const { return flow_.num_reductions(); }
 
@@ -90,7 +90,8 @@ class FsdpRuntime final : public GradientReduction,
   // also gathers the next unit; gather_for_forward() is for forwards without a backward and for recomputations.
   [[nodiscard]] UnitOrder::Call enter(FsdpUnit& unit);
   void gather_for_forward(FsdpUnit& unit);
-  // Called after the forward, in the same two cases. has_backward: whether an output of the call requires gradients.
+  // leave() is called after a forward that has a backward, release_after_forward() after any other forward.
+  // has_backward: whether an output of the call requires gradients.
   void leave(const UnitOrder::Call& call, bool has_backward);
   void release_after_forward(FsdpUnit& unit);
   // Collective. begin_backward() is called before the backward of a call: its parameters can be used when it returns.
@@ -105,15 +106,15 @@ class FsdpRuntime final : public GradientReduction,
   void check_ready(const FsdpUnit& unit) const;
   void step_back();
   void finish_backward(std::size_t index);
-  void end_calls();  // passes those that backward has left out
+  void end_calls();  // passes the calls that backward has left out
 
   FsdpConfig config_;
   std::optional<Logger> log_;
   FsdpUnits units_;
-  std::vector<bool> in_backward_;  // of each unit
+  std::vector<bool> in_backward_;  // by unit: whether its backward runs
   ShardExchanges exchanges_;
   UnitOrder order_;
-  OrderPrint print_;  // of the communication in this step
+  OrderPrint print_;  // fingerprint of this step's collectives
   UnitGathers gathers_{units_, exchanges_, print_};
   GradientFlow flow_{units_, exchanges_, print_, *config_.reduce_on_last_microbatch};
   bool is_offloaded_ = false;

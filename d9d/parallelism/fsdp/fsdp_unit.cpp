@@ -57,9 +57,8 @@ void FsdpUnit::before_forward(const TensorRefs& inputs) {
   const bool has_backward = at::GradMode::is_enabled() && !is_recomputing();
   if (!has_backward) return runtime_.gather_for_forward(*this);
   const UnitOrder::Call call = runtime_.enter(*this);
-  // When backward reaches this boundary, all gradients of the parameters are complete, or deferred to the second half
-  // of a split backward: the engine runs nodes that were created later first, and gradient accumulations before all
-  // other nodes.
+  // When backward reaches this boundary, all gradients of the parameters are complete, or deferred to W of a split
+  // backward: the engine runs nodes that were created later first, and gradient accumulations before all other nodes.
   const bool inputs_have_backward =
       on_backward(inputs, [keep = runtime_.shared_from_this(), call] { keep->end_backward(call); });
   open_calls_.push_back({.call = call, .inputs_have_backward = inputs_have_backward});

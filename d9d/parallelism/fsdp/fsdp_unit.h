@@ -23,7 +23,7 @@ class FsdpRuntime;
 // A part of FsdpRuntime, which provides memory and decides when units are gathered ahead.
 class FsdpUnit {
  public:
-  // index: the unit's index among those of the runtime.
+  // index: the unit's index among the units of the runtime.
   FsdpUnit(FsdpRuntime& runtime, std::size_t index, std::string name, std::vector<std::unique_ptr<FlatGroup>> groups,
            bool stays_gathered);
   FsdpUnit(const FsdpUnit&) = delete;
@@ -42,7 +42,7 @@ class FsdpUnit {
   void before_forward(const TensorRefs& inputs);
   void after_forward(const TensorRefs& outputs);
 
-  // Whether a gather is currently a collective. Otherwise this rank copies the slices without the other ranks.
+  // Returns whether a gather is currently a collective. Otherwise this rank copies the slices without the other ranks.
   [[nodiscard]] bool gathers_by_collective() const;
   // The following functions are for the runtime. gather(), reduce_gradients() and sum_over_replicas() are collective.
   void update_gathered_slices();
@@ -54,25 +54,25 @@ class FsdpUnit {
   void publish_gradients();
   void clear_gradients();
   [[nodiscard]] bool has_gradients() const;
-  // Whether the gradients of all trained parameters have arrived since begin_arrivals().
+  // Returns whether the gradients of all trained parameters have arrived since begin_arrivals().
   [[nodiscard]] bool has_all_gradients() const { return num_arrived_ == hooks_.size(); }
   void begin_arrivals() { num_arrived_ = 0; }
   void abandon() { open_calls_.clear(); }  // drops forwards that an exception ended
 
  private:
-  // A call of one of the modules whose forward has not ended.
+  // A call of a module of the unit; its forward has not ended.
   struct OpenCall {
     UnitOrder::Call call;
     bool inputs_have_backward;
   };
-  FlatGroup& gradient_group(FlatGroup& group);  // returns the group, with memory for its gradients
+  FlatGroup& gradient_group(FlatGroup& group);  // allocates its gradients if needed
 
   FsdpRuntime& runtime_;
   std::size_t index_;
   std::string name_;
   std::vector<std::unique_ptr<FlatGroup>> groups_;
   bool stays_gathered_;
-  std::size_t num_arrived_ = 0;            // gradients
+  std::size_t num_arrived_ = 0;            // trained parameters whose gradients have arrived
   std::vector<OpenCall> open_calls_;       // the outermost first
   std::vector<GradientHookHandle> hooks_;  // of the parameters; last, because they use the members above
 };

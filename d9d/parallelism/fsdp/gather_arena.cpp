@@ -20,7 +20,7 @@ at::Tensor GatherArena::acquire(std::size_t unit) {
   auto& holder = holders_[unit % 2];
   const std::int64_t bytes = unit_bytes_[unit];
   const auto& other = holders_[1 - unit % 2];
-  const std::int64_t taken = other ? unit_bytes_[*other] : 0;  // if not a neighbour, both may not fit together
+  const std::int64_t taken = other ? unit_bytes_[*other] : 0;  // units that are not neighbours may not fit together
   const at::TensorOptions options = at::TensorOptions(device_).dtype(at::kByte);
   if (holder || bytes + taken > num_bytes_) return at::empty({bytes}, options);
   if (!memory_.defined()) memory_ = at::empty({num_bytes_}, options);

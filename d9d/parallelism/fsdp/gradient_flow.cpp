@@ -32,7 +32,7 @@ void GradientFlow::set_gradient_dtype(std::optional<Dtype> dtype) {
   }
 }
 
-// The gradient bytes, over the ranks of an exchange, of the unit that has the most.
+// Returns the most gradient bytes that one unit sums over the ranks of the exchange.
 std::int64_t GradientFlow::slot_bytes(const ShardExchange& exchange) const {
   std::int64_t most = 0;
   for (const auto& unit : units_) {

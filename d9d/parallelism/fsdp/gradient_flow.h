@@ -1,5 +1,5 @@
-// The gradients of the units of a stage, from the first product to the sum over ranks: the memory of full gradients,
-// and when each unit is reduced.
+// The gradients of a stage's units until they are summed over ranks: where full gradients are stored, and when each
+// unit is reduced.
 //
 // Example
 //   GradientFlow flow(units, exchanges, print, /*reduces_on_last=*/false);
@@ -7,7 +7,7 @@
 //   flow.begin(pass);
 //   flow.use(unit);                                // a forward uses its parameters
 //   flow.take_slot(unit);                          // its backward begins
-//   flow.finish(unit);                             // ... and has ended: reduces it, if this pass reduces
+//   flow.finish(unit);                             // its backward has ended: reduces the unit, if this pass reduces
 //   flow.reduce_rest();                            // at the end of the pass
 //   flow.wait();
 #pragma once
@@ -30,7 +30,8 @@ namespace d9d {
 // Units are identified by their index.
 class GradientFlow {
  public:
-  // All are borrowed. print: gets the reductions. reduces_on_last: FsdpConfig::reduce_on_last_microbatch.
+  // units, exchanges and print are borrowed. print: each reduction is added to it. reduces_on_last:
+  // FsdpConfig::reduce_on_last_microbatch.
   GradientFlow(const FsdpUnits& units, const ShardExchanges& exchanges, OrderPrint& print, bool reduces_on_last)
       : units_(units), exchanges_(exchanges), print_(print), reduces_on_last_(reduces_on_last) {}
 
@@ -41,18 +42,21 @@ class GradientFlow {
   void open_slots(const std::optional<Logger>& log);
 
   void begin(const StagePass& pass);
-  [[nodiscard]] const StagePass& pass() const { return pass_; }  // that runs, or ran last
+  [[nodiscard]] const StagePass& pass() const { return pass_; }  // the current or last pass
   void use(std::size_t unit) { uses_[unit] = {.in_step = true, .owes_reduction = true}; }
-  // Slots are taken where a backward begins and not when a gradient is computed, so that all ranks take slots for the
+  // Called when the backward of a unit begins and not when a gradient is computed, so that all ranks take slots for the
   // same units. The memory of a gradient decides how it is reduced (ShardReduce), which must be the same on all ranks.
   void take_slot(std::size_t unit);
   void provide_memory(FsdpUnit& unit);  // for its full gradient
-  // The following are collective. finish(): the backward of the unit has ended.
+  // The following functions are collective. finish() is called when the backward of the unit has ended; it reduces the
+  // unit if this pass reduces.
   void finish(std::size_t unit);
-  // In the second half of a split backward, whose products run in the order of backward: reduces the units whose
-  // gradients are complete, or all. All ranks reduce in this order, whichever gradient is complete first.
+  // Called in W of a split backward. Reduces units from the last unit of forward to the first, and stops at a unit
+  // whose gradients are not complete, unless `all`. So all ranks reduce in the same order, whichever gradient is
+  // complete first.
   void reduce_waiting(bool all);
-  // Reduces what this pass has left; after the last pass of a step also over replicas, and compares the ranks.
+  // Reduces all units that must still be reduced. In the last pass of a step it also sums gradients over replicas and
+  // compares the orders of the ranks.
   void reduce_rest();
 
   void wait() const { reduced_.wait(); }  // makes the current stream wait for the last reduction
@@ -60,14 +64,14 @@ class GradientFlow {
   void abandon() { slots_.abandon(); }
   void free_slots() { slots_.clear(); }
   void close();  // collective
-  // GradientReduction::disagreement() of the step.
+  // Returns GradientReduction::disagreement() of the last step.
   [[nodiscard]] const at::Tensor& disagreement() const { return disagreement_; }
   [[nodiscard]] std::int64_t num_reductions() const { return num_reductions_; }
 
  private:
   struct Use {
-    bool in_step = false;         // by a forward with a backward
-    bool owes_reduction = false;  // such a forward, or the first half of a backward, came after its last reduction
+    bool in_step = false;         // whether a forward with a backward used the unit in this step
+    bool owes_reduction = false;  // whether the unit must still be reduced
   };
   [[nodiscard]] std::int64_t slot_bytes(const ShardExchange& exchange) const;
   [[nodiscard]] bool reduces_now() const {
@@ -81,11 +85,11 @@ class GradientFlow {
   OrderPrint& print_;
   const bool reduces_on_last_;
   at::Device device_ = at::kCPU;
-  std::vector<Use> uses_;  // of each unit
+  std::vector<Use> uses_;  // by unit
   std::optional<SideStream> stream_;
-  OrderPrint last_;  // of the reductions in the last microbatch, which replicas share
+  OrderPrint last_;  // fingerprint of the last microbatch's reductions, which replicas share
   StagePass pass_ = {.is_last = true};
-  std::size_t num_waiting_ = 0;  // units that a second half has yet to reduce: the first ones
+  std::size_t num_waiting_ = 0;  // W has yet to reduce the units before this index
   GradientSlots slots_;          // a unit has a slot from the beginning of its backward to its reduction
   StreamEvent reduced_;          // the end of the last reduction
   at::Tensor disagreement_;

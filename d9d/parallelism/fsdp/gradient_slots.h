@@ -42,13 +42,15 @@ class GradientSlots {
 
   // Assigns the next slot to the unit. Does nothing if the unit has a slot or the next slot is held by another unit.
   void take(std::size_t unit);
-  // Makes the current stream wait until the unit's slot can be written. Returns an empty function if the unit has none.
+  // Makes the current stream wait until the unit's slot can be written. Returns an empty function if the unit has no
+  // slot.
   [[nodiscard]] Allocate memory_of(std::size_t unit) const;
   // Frees the unit's slot, if it has one; it can be written again after `reduced`.
   void give_back(std::size_t unit, const StreamEvent& reduced);
   // Frees all slots.
   void clear();
-  // Frees all slots and begins again with the first, so that ranks that an exception stopped at different units agree.
+  // Frees all slots and begins again with the first, so that ranks that an exception stopped at different units agree
+  // on the next slot.
   void abandon();
 
  private:

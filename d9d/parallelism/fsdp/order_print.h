@@ -1,5 +1,5 @@
-// Detects whether ranks did different operations or another order of operations, by an all_reduce of two numbers once
-// per step.
+// Detects whether ranks ran different operations, or the same operations in different orders, by an all_reduce of two
+// numbers once per step.
 //
 // Example
 //   print.add(unit, OrderPrint::What::kReduced);       // at each operation

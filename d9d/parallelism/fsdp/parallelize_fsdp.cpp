@@ -34,7 +34,7 @@ std::size_t axes_of(const std::string& name, const Parameter& parameter, const s
                         " lies, got none. Add them to FsdpUnitSpec::axes."));
 }
 
-// `axes` with additional replicate axes: those over which the parameter's gradient is Partial already.
+// Returns `axes` with additional replicate axes, over which the parameter's gradient is already Partial.
 FsdpAxes with_partial_axes(const Parameter& parameter, FsdpAxes axes) {
   std::vector<std::string> replicate_axes;
   for (std::size_t i = 0; i < axes.mesh.axes().size(); ++i) {
@@ -66,7 +66,7 @@ void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUni
     }
   }
   D9D_CHECK(!parameters.empty(), ConfigError, "[parallelism::fsdp] expected parameters to shard in unit '", unit.name,
-            "', got none that another unit has not. Of modules within each other only one can be a unit.");
+            "', got none that belong to no other unit. Of nested modules only one can be a unit.");
   std::vector<std::unique_ptr<FlatGroup>> groups;
   for (auto& [key, members] : parameters) {
     // Biases come last, so that the weights of linears that have one input stay adjacent (kernels/linear/linear.h).

@@ -17,22 +17,22 @@
 namespace d9d {
 
 struct FsdpUnitSpec {
-  std::string name;  // for messages
-  // The modules, in the order of forward. They are gathered before the forward of the first and resharded after that of
-  // the last.
+  std::string name;  // for errors
+  // The modules in the order of forward. All are gathered before the forward of the first module and resharded after
+  // the forward of the last module.
   std::vector<std::shared_ptr<Module>> modules;
-  // One entry per mesh. A parameter that is placed on a mesh already is sharded over the entry with that mesh, others
-  // over the first entry.
+  // One entry per mesh. A parameter that is placed on a mesh already is sharded over the entry with that mesh, any
+  // other parameter over the first entry.
   std::vector<FsdpAxes> axes;
-  // Keeps the unit gathered from its first use in forward to its last in backward, for modules that share parameters
-  // but have other units between them.
+  // Keeps the unit gathered from its first use in forward to its last use in backward, for modules that share
+  // parameters but have other units between them.
   bool stays_gathered = false;
 };
 
 // Local; call it on the meta device. Parameters of the modules that belong to an earlier unit stay there. Parameters of
-// one dtype, all trained or all frozen, over the same axes form a flat group. Those whose gradients are Partial over
-// further axes (norms under tensor parallelism) form a group of their own, which is summed over these axes too. After
-// this call requires_grad and dtype must not change. Throws StateError after materialize(), and ConfigError if no
+// one dtype, all trained or all frozen, over the same axes form a flat group. Parameters whose gradients are Partial
+// over further axes (norms under tensor parallelism) form a group of their own, which is summed over these axes too.
+// After this call requires_grad and dtype must not change. Throws StateError after materialize(), and ConfigError if no
 // parameter is left or no entry of axes has a parameter's mesh.
 void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUnitSpec& unit);
 

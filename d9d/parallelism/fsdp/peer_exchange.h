@@ -17,12 +17,13 @@
 namespace d9d {
 
 struct PeerExchange {
-  std::shared_ptr<PeerMemory> peers;  // null: the communicator must be used
-  std::string reason;                 // why it must be used
+  std::shared_ptr<PeerMemory> peers;  // null: slices are exchanged by the communicator
+  std::string reason;                 // why there are no peers
 };
 
-// Collective. key: the key of the configuration, for messages. num_bytes: the bytes that each rank shares; 0 if all
-// parameters are frozen. Throws ConfigError, with the reason, if copies are asked for and impossible.
+// Opens peer memory if `method` allows copies and they are possible. Collective. key: the key of the configuration, for
+// errors. num_bytes: the bytes that each rank shares; 0 if all parameters are frozen. Throws ConfigError, with the
+// reason, if `method` demands copies and they are impossible.
 [[nodiscard]] PeerExchange open_peer_exchange(ExchangeMethod method, std::string_view key,
                                               const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes);
 

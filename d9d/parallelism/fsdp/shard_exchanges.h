@@ -1,5 +1,5 @@
-// The communication of the sharded units of a stage: one object for each set of ranks that some groups are sharded
-// over.
+// The communication of the sharded units of a stage: one ShardExchange for each set of ranks over which flat groups are
+// sharded.
 //
 // Example
 //   ShardExchanges exchanges;
@@ -21,19 +21,19 @@ namespace d9d {
 
 struct ShardExchange {
   std::shared_ptr<Communicator> ranks;
-  std::int64_t slice_bytes = 0;  // of the parameters of all these groups
+  std::int64_t slice_bytes = 0;  // sum over the groups that are sharded over these ranks
   std::shared_ptr<ShardGather> gather = nullptr;
   std::shared_ptr<ShardReduce> reduce = nullptr;
 };
 
 class ShardExchanges {
  public:
-  // Collective.
+  // Collective. Obtains the communicators of all groups and makes the exchanges.
   void connect(const FsdpUnits& units, const FsdpConfig& config);
 
   [[nodiscard]] ShardExchange& of(const FlatGroup& group);
-  [[nodiscard]] const std::vector<ShardExchange>& all() const { return all_; }  // in the order of first use
-  // The ranks over which some groups are replicated, in the same order.
+  [[nodiscard]] const std::vector<ShardExchange>& all() const { return all_; }  // in the order of first use by units
+  // The sets of ranks over which some groups are replicated, in the order of first use by units.
   [[nodiscard]] const std::vector<std::shared_ptr<Communicator>>& replicas() const { return replicas_; }
 
  private:

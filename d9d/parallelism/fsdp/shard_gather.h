@@ -9,9 +9,9 @@
 //   gather->end();
 //   ...                                         // this rank writes its slices
 //
-// A rank that copies reads the slices of others while these compute, so slices must not be written within a step: call
-// begin() after all writes to them, on every rank, and write them again only after end(). Outside of begin() and end()
-// a gather is an all_gather, which has no such restriction.
+// A rank that copies reads the slices of other ranks while those compute, so slices must not be written within a step:
+// call begin() after all writes to them, on every rank, and write them again only after end(). Outside of begin() and
+// end() a gather is an all_gather, which has no such restriction.
 #pragma once
 
 #include <cstdint>
@@ -35,12 +35,12 @@ class ShardGather {
   // same order.
   [[nodiscard]] virtual at::Tensor allocate(std::int64_t num_bytes) = 0;
 
-  // Local. Whether gather() currently waits for the other ranks' gather().
+  // Local. Returns whether gather() currently waits for the other ranks' gather().
   [[nodiscard]] virtual bool is_collective() const { return true; }
   // Collective. Later work of the current stream sees all that the current streams of all ranks have written before.
   virtual void begin() = 0;
-  // Collective if is_collective(). full [W * n] <- slice [n] of all ranks. slice is a whole allocation; both may be
-  // views of any dtype.
+  // Collective if is_collective(). Writes the slices [n] of all ranks to full [W * n]. slice is a whole allocation;
+  // both may be views of any dtype.
   virtual void gather(const at::Tensor& full, const at::Tensor& slice) = 0;
   // Collective, after begin(). Later work of the current stream may write the slices, because no rank reads them any
   // more.
@@ -54,7 +54,7 @@ class ShardGather {
 };
 
 // Collective. num_bytes: the sum of all sizes that allocate() will be asked for, each rounded up to 256. Throws
-// ConfigError, with the reason, if copies are asked for and impossible.
+// ConfigError, with the reason, if `method` demands copies and they are impossible.
 [[nodiscard]] std::unique_ptr<ShardGather> make_shard_gather(ExchangeMethod method, std::shared_ptr<Communicator> ranks,
                                                              std::int64_t num_bytes);
 

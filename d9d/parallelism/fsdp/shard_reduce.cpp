@@ -11,7 +11,7 @@
 namespace d9d {
 namespace {
 
-constexpr std::int64_t kPieceBytes = std::int64_t{32} << 20;  // of a slice; a copy of this size runs at full speed
+constexpr std::int64_t kPieceBytes = std::int64_t{32} << 20;  // copied at a time, enough for full speed
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Sums full gradients over ranks, of which each keeps a slice. One object serves all groups that are sharded over the
-// same ranks.
+// Sums full gradients over ranks; each rank keeps one slice of the sum. One object serves all groups that are sharded
+// over the same ranks.
 //
 // Example
 //   ShardReduce reduce(ExchangeMethod::kAuto, ranks);
@@ -31,12 +31,12 @@ class ShardReduce {
   ShardReduce(ExchangeMethod method, std::shared_ptr<Communicator> ranks) : method_(method), ranks_(std::move(ranks)) {}
 
   // Collective; may be called once, and again after close(). Returns kByte [num_bytes], uninitialised. Throws
-  // ConfigError, with the reason, if copies are asked for and impossible.
+  // ConfigError, with the reason, if the method demands copies and they are impossible.
   [[nodiscard]] at::Tensor allocate(std::int64_t num_bytes);
   [[nodiscard]] std::string description() const;  // "by reduce_scatter: ...", for the log; after allocate()
 
-  // Collective. Writes the sum over ranks of this rank's slice [n] of `full` [W * n] to sum [n]; with `adds` it is
-  // added. May change `full`, which later work of the current stream may overwrite.
+  // Collective. Writes the sum over ranks of this rank's slice [n] of `full` [W * n] to sum [n], or adds it there if
+  // `adds`. May change `full`, which later work of the current stream may overwrite.
   void reduce(const at::Tensor& sum, const at::Tensor& full, bool adds);
 
   // Collective, when no reduction is outstanding. Releases the memory; allocate() allocates it again.
@@ -51,7 +51,7 @@ class ShardReduce {
   std::shared_ptr<Communicator> ranks_;
   std::string reason_;
   std::shared_ptr<PeerMemory> peers_;  // null: sums by reduce_scatter
-  at::Tensor copies_;                  // kByte: copies of a piece of this rank's slice on the other ranks
+  at::Tensor copies_;                  // kByte: other ranks' gradients of a piece of this rank's slice
   at::Tensor token_;
 };
 

@@ -1,4 +1,4 @@
-// The gathered parameters of the units of a stage: which units are in memory, and where.
+// The gathered parameters of the units of a stage: which units are gathered, and in which memory.
 //
 // Example
 //   UnitGathers gathers(units, exchanges, print);
@@ -27,35 +27,35 @@ namespace d9d {
 // Units are identified by their index.
 class UnitGathers {
  public:
-  // All are borrowed. print: gets the gathers that are collectives.
+  // All arguments are borrowed. print: each gather that is a collective is added to it.
   UnitGathers(const FsdpUnits& units, const ShardExchanges& exchanges, OrderPrint& print)
       : units_(units), exchanges_(exchanges), print_(print) {}
 
-  // After the units have their groups. reshards: units share an arena, except for those that stay gathered; otherwise
-  // each has memory of its own.
+  // Called once, when all units have been added. reshards: units share an arena, except for those that stay gathered;
+  // otherwise each has memory of its own.
   void materialize(at::Device device, bool reshards);
   [[nodiscard]] bool is_materialized() const { return arena_.has_value(); }
 
   // Collective. Announces that this rank reads the slices of other ranks, until end_reading(). All ranks begin the
-  // exchanges in the same order. begin_reading() returns false if it had been announced.
+  // exchanges in the same order. begin_reading() returns false, and does nothing, if this has been announced already.
   bool begin_reading();
   void end_reading();
 
   // Collective if the gather is a collective. Begins to gather the unit; does nothing if it is gathered.
   void gather(std::size_t unit);
   void wait(std::size_t unit) const { entries_[unit].ready.wait(); }  // makes the current stream wait for the gather
-  // Does nothing if the unit is not gathered.
+  // Releases the unit's memory; does nothing if the unit is not gathered.
   void release(std::size_t unit);
   [[nodiscard]] bool is_in_arena(std::size_t unit) const { return entries_[unit].arena_index.has_value(); }
 
-  void free();     // the memory, until the next gather; no unit may be gathered
+  void free();     // frees memory until the next gather; no unit may be gathered
   void abandon();  // local: releases all units and ends reading
   void close();    // collective, outside of reading: ShardGather::close()
   [[nodiscard]] std::int64_t num_gathers() const { return num_gathers_; }
 
  private:
   struct Entry {
-    std::optional<std::size_t> arena_index;  // unset: own_memory
+    std::optional<std::size_t> arena_index;  // unset: the unit uses own_memory
     at::Tensor own_memory;
     StreamEvent ready;  // the end of the last gather
   };

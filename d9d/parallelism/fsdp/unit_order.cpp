@@ -37,7 +37,7 @@ void UnitOrder::abandon() {
 
 bool UnitOrder::begins_forward() const {
   const auto& [units, position, is_complete] = order();
-  return !in_forward_ || (is_complete && position < units.size() && units[position] == kTurn);
+  return !in_forward_ || (is_complete && position < units.size() && units[position] == kBackward);
 }
 
 std::optional<UnitOrder::Call> UnitOrder::enter(std::size_t unit) {
@@ -45,7 +45,7 @@ std::optional<UnitOrder::Call> UnitOrder::enter(std::size_t unit) {
   if (!is_complete) {
     units.push_back(unit);
   } else {
-    while (position < units.size() && units[position] == kTurn) ++position;  // this time without a backward
+    while (position < units.size() && units[position] == kBackward) ++position;  // no backward followed here
     if (position == units.size() || units[position] != unit) return std::nullopt;
     ++position;
   }
@@ -63,15 +63,15 @@ void UnitOrder::forget(const Call& call) {
 
 std::optional<std::size_t> UnitOrder::next_in_forward() const {
   const auto& [units, position, is_complete] = order();
-  if (!is_complete || position == units.size() || units[position] == kTurn) return std::nullopt;
+  if (!is_complete || position == units.size() || units[position] == kBackward) return std::nullopt;
   return units[position];
 }
 
 void UnitOrder::reverse() {
   if (!std::exchange(in_forward_, false)) return;
   auto& [units, position, is_complete] = order();
-  if (!is_complete) return units.push_back(kTurn);
-  const auto found = std::find(units.begin() + static_cast<std::ptrdiff_t>(position), units.end(), kTurn);
+  if (!is_complete) return units.push_back(kBackward);
+  const auto found = std::find(units.begin() + static_cast<std::ptrdiff_t>(position), units.end(), kBackward);
   if (found != units.end()) position = static_cast<std::size_t>(found - units.begin()) + 1;
 }
 

@@ -10,10 +10,10 @@
 //   while (order.is_ahead(*first, UnitOrder::Side::kStart)) order.step_back();
 //                                                        // {1, kEnd}, {1, kStart}, {0, kEnd}, {0, kStart}
 //
-// The first microbatch records the order of units in forward, which later ones must follow. Backward passes the calls
-// of forward in reverse order, whatever its loss used: a call that the autograd graph does not reach is passed when
-// backward reaches an earlier one. So all ranks pass the same units in the same order, even if their losses use
-// different units.
+// The first microbatch records the order of units in forward, which later microbatches must follow. Backward passes the
+// calls of forward in reverse order, whichever units the loss depends on: a call that the autograd graph does not reach
+// is passed when backward reaches an earlier call. So all ranks pass the same units in the same order, even if their
+// losses use different units.
 #pragma once
 
 #include <array>
@@ -40,31 +40,35 @@ class UnitOrder {
   void begin_microbatch();
   void end_microbatch();
   void abandon();
-  // For pipelines, which run other microbatches between a forward and its backward: pause() keeps the calls that
-  // the backward of this microbatch has to pass, and resume() restores them; it does nothing if nothing was paused.
+  // For pipelines, which run other microbatches between a forward and its backward: pause() keeps the calls that the
+  // backward of this microbatch has to pass, and resume() begins this backward and restores the calls that pause()
+  // kept, if any.
   void pause(std::int64_t microbatch);
   void resume(std::int64_t microbatch);
 
-  // Whether the next enter() begins a forward: after a backward, or if a backward followed here in the recorded order.
+  // Returns whether the next enter() begins a forward: true after a backward, and where the recorded order has a
+  // backward next.
   [[nodiscard]] bool begins_forward() const;
-  // Begins and ends the forward of a call. enter() returns nullopt if the unit is not the next one of the recorded
-  // order.
+  // enter() begins the forward of a call, leave() ends it. enter() returns nullopt if the unit is not the next unit of
+  // the recorded order.
   [[nodiscard]] std::optional<Call> enter(std::size_t unit);
   void leave(const Call& call);
   void forget(const Call& call);  // in place of leave(), if the call has no backward
   [[nodiscard]] bool is_recorded() const { return order().is_complete; }
-  // The unit that forward uses next in the recorded order; nullopt at the end of a forward or if nothing is recorded.
+  // Returns the unit that forward uses next in the recorded order; nullopt at the end of a forward or if nothing is
+  // recorded.
   [[nodiscard]] std::optional<std::size_t> next_in_forward() const;
 
   // Called when a backward begins; further calls in the same backward do nothing.
   void reverse();
-  // Whether backward has yet to pass this side of the call.
+  // Returns whether backward has yet to pass this side of the call.
   [[nodiscard]] bool is_ahead(const Call& call, Side side) const;
   [[nodiscard]] bool is_at_start() const { return sequence_.empty(); }  // backward has passed all calls
   Step step_back();  // passes one side of a call; must not be called if is_at_start()
-  // The unit whose backward begins next; nullopt if there is none.
+  // Returns the unit whose backward begins next; nullopt if there is none.
   [[nodiscard]] std::optional<std::size_t> next_in_backward() const;
-  // Whether backward will pass another call of the unit: as its next step, or at any later step.
+  // goes_on_with() returns whether the next step of backward begins another call of the unit, comes_again_to() whether
+  // any of the steps that are left does.
   [[nodiscard]] bool goes_on_with(std::size_t unit) const;
   [[nodiscard]] bool comes_again_to(std::size_t unit) const;
 
@@ -73,8 +77,8 @@ class UnitOrder {
     Call call;
     Side side;
   };
-  static constexpr std::size_t kTurn = SIZE_MAX;
-  // The units in the order of forward, with kTurn where a backward followed.
+  static constexpr std::size_t kBackward = SIZE_MAX;
+  // The units in the order of forward, with kBackward where a backward followed.
   struct Recorded {
     std::vector<std::size_t> units = {};
     std::size_t position = 0;
@@ -83,7 +87,7 @@ class UnitOrder {
   [[nodiscard]] Recorded& order() { return orders_[in_backward_pass_ ? 1 : 0]; }
   [[nodiscard]] const Recorded& order() const { return orders_[in_backward_pass_ ? 1 : 0]; }
 
-  // The second one is that of forwards in a backward pass, which a checkpoint of a program's own may run.
+  // orders_[1] is the order of forwards that run within a backward pass, as a user's own checkpoint may do.
   std::array<Recorded, 2> orders_;
   bool in_backward_pass_ = false;  // after resume()
   bool in_forward_ = false;

@@ -22,7 +22,7 @@ bool has_form_of(const at::Tensor& leaf, const at::Tensor& other) {
 AnnouncedTransfers announced_transfers(const PipelineStage& stage, StageBoundary boundary,
                                        std::int64_t num_microbatches) {
   AnnouncedTransfers all;
-  std::vector<at::Tensor> last;  // the previous microbatch's; equal ones in a row are listed once
+  std::vector<at::Tensor> last;  // the transfer last listed: repetitions of it are left out
   for (std::int64_t i = 0; i < num_microbatches; ++i) {
     std::vector<at::Tensor> leaves = stage.transfer({i}, boundary);
     if (i > 0 && std::ranges::equal(leaves, last, has_form_of)) continue;

@@ -10,7 +10,7 @@ namespace d9d {
 
 struct AnnouncedTransfers {
   std::string text;                // "from microbatch 0 on Float [2, 8], from microbatch 3 on Float [2, 6]"
-  std::int64_t largest_bytes = 0;  // bytes of the largest message; gradients need no more
+  std::int64_t largest_bytes = 0;  // bytes of the largest message; messages of gradients are no larger
 };
 
 [[nodiscard]] AnnouncedTransfers announced_transfers(const PipelineStage& stage, StageBoundary boundary,

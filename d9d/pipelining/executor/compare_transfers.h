@@ -1,5 +1,5 @@
-// Checks, before a message is sent, that the ranks of a pipeline have as many microbatches, expect the same tensors on
-// both sides of each boundary, and run the same program.
+// Checks, before a message is sent, that the ranks of a pipeline have the same number of microbatches, expect the same
+// tensors on both sides of each boundary, and run the same program.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ namespace d9d {
 void compare_transfers(const DistContext& context, const StagePlacement& placement,
                        const std::map<StageIndex, PipelineStage*>& stages, std::int64_t num_microbatches);
 
-// Collective over the ranks of a pipeline. Throws StateError on all of them, with the same text, if the schedule of
-// that name has built different programs on them: a rank would take a message for another transfer. The host waits for
-// the device.
+// Collective over the ranks of a pipeline. Throws StateError on all ranks, with the same text, if they have built
+// different programs: a rank would take a message for another transfer. program: the text of the program that this rank
+// has built. schedule: the name of its schedule, for the error. The host waits for the device.
 void compare_programs(const DistContext& context, const std::string& schedule, const std::string& program);
 
 }  // namespace d9d

@@ -6,7 +6,7 @@
 //     const ComputeStreams::Joined joined(&streams);  // each stream waits for the other
 //     streams.run(1, [&] { backward(); });       // on the second stream
 //     streams.run(0, [&] { forward(); });        // on the caller's current stream, at the same time
-//   }                                          // and here again
+//   }                                          // each stream waits for the other again
 //
 // The two streams wait for each other where a composed action begins and where it ends, even if it ends by an
 // exception. So two computations are unordered only within one action, where two hazards remain:
@@ -19,10 +19,10 @@
 //     stream that it was allocated for. The backward is issued first, so the forward beside it can only reuse memory
 //     that the *backward* frees, and only if it was allocated for the forward's stream. F, B, I and W of a microbatch
 //     run on one stream, so everything that F allocates for B is safe. Memory from elsewhere is safe, too: transfers
-//     and gradients of other stages, and messages, are kept for the stream that uses them (ProgramRun::take), and the
-//     stage's inputs are kept by their owner until the end of the run (PipelineStage::forward). Parameters, gathered
-//     ones included, and gradients outlive the action. Memory that the forward frees is reused after the action at the
-//     earliest.
+//     and gradients of other stages, and messages, are kept for the stream that uses them (ProgramRun::take_input),
+//     and the stage's inputs are kept by their owner until the end of the run (PipelineStage::forward). Parameters,
+//     gathered ones included, and gradients outlive the action. Memory that the forward frees is reused after the
+//     action at the earliest.
 //
 // docs/decisions/0022-composed-computations-on-two-streams.md lists each tensor by name.
 #pragma once
@@ -38,7 +38,7 @@ namespace d9d {
 
 class ComputeStreams {
  public:
-  explicit ComputeStreams(std::shared_ptr<World> world);  // streams of its device
+  explicit ComputeStreams(std::shared_ptr<World> world);  // creates two streams on the world's device
 
   // Runs `work` on the stream of `lane`, with World::lane() set to it. Lane 0 is the caller's current stream, lane 1
   // the second stream. Neither stream waits for the other.
@@ -49,7 +49,7 @@ class ComputeStreams {
   // Makes both streams wait for each other in its constructor and again in its destructor.
   class Joined {
    public:
-    explicit Joined(const ComputeStreams* streams);  // borrowed; null: there is only one stream
+    explicit Joined(const ComputeStreams* streams);  // borrowed; null: nothing waits
     ~Joined();
     Joined(const Joined&) = delete;
     Joined& operator=(const Joined&) = delete;

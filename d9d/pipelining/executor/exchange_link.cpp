@@ -39,7 +39,7 @@ void ExchangeLink::send(const std::string& /*what*/, const std::vector<at::Tenso
     on_the_way_.front().work.wait();
     on_the_way_.pop_front();
   }
-  unsent_.wait_for_all_but(static_cast<std::size_t>(num_inbox_slots_ - 1));  // this message is one more
+  unsent_.wait_for_all_but(static_cast<std::size_t>(num_inbox_slots_ - 1));  // leaves room for this message
   Sent sent{.message = packed(leaves, device_), .work = {}};
   const StreamEvent has_left = sends_.run([&] {
     sent.work = to_send_->exchange({{PointToPoint::Direction::kSend, sent.message, /*peer=*/1}});

@@ -14,8 +14,8 @@ namespace d9d {
 
 class ExchangeLink final : public NeighbourLink {
  public:
-  // to_send, to_receive: communicators of {sender, receiver}. Each direction has its own, so that neither direction
-  // waits for the other.
+  // to_send, to_receive: communicators of {sender, receiver}. Each direction has a communicator of its own, so that
+  // neither direction waits for the other.
   ExchangeLink(std::shared_ptr<Communicator> to_send, std::shared_ptr<Communicator> to_receive,
                std::int64_t num_inbox_slots);
 
@@ -35,7 +35,7 @@ class ExchangeLink final : public NeighbourLink {
   std::int64_t num_inbox_slots_;
   SideStream sends_;
   SideStream receives_;
-  std::deque<Sent> on_the_way_;  // sends on CPUs that may not be complete
+  std::deque<Sent> on_the_way_;  // sends on CPUs that may not have completed
   KeptTensors unsent_;           // messages on CUDA that a send may still read
 };
 

@@ -47,15 +47,16 @@ class LinkWatch {
   LinkWatch(const LinkWatch&) = delete;
   LinkWatch& operator=(const LinkWatch&) = delete;
 
-  // link: a key. end_waits: called by the thread at each check after a failure, and never after remove_link(). It must
-  // not block.
+  // link: a key that identifies the link. ranks: its two ranks. The thread calls end_waits at each check after a
+  // failure of `ranks`, and never after remove_link(). end_waits must not block.
   void add_link(const void* link, std::shared_ptr<Communicator> ranks, std::function<void()> end_waits);
-  void remove_link(const void* link);  // its waits are not watched any more
+  void remove_link(const void* link);  // also stops watching the link's waits
 
-  // what: "the output of stage 0, microbatch 3, from"; the name of the link's other rank is appended to it. A wait of a
-  // link that was not added, or has been removed, is not watched.
+  // Begins to watch a wait. what: the awaited thing, such as "the output of stage 0, microbatch 3, from", to which the
+  // number of the link's other rank is appended. A wait of a link that was not added, or has been removed, is not
+  // watched.
   Wait begin(const void* link, const std::string& what, Progress progress);
-  void end(Wait wait);  // for a wait of the host that is over
+  void end(Wait wait);  // call it when a wait of the host is over
 
  private:
   using Clock = std::chrono::steady_clock;

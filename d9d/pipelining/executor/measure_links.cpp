@@ -15,7 +15,7 @@ namespace {
 
 using Leaves = std::vector<at::Tensor>;
 
-// Sends messages over the links of this rank and back.
+// Measures round trips of messages over this rank's links.
 class RoundTrips {
  public:
   RoundTrips(const DistContext& context, const StageLinksConfig& config, std::int64_t num_repeats)
@@ -35,7 +35,7 @@ class RoundTrips {
     links_.begin_step(steps);
   }
 
-  // Seconds of one direction: half of the median round trip.
+  // Returns the seconds of one direction: half of the median round trip.
   double to_next(const Leaves& like) {
     Leaves leaves;
     for (const at::Tensor& leaf : like) leaves.push_back(at::zeros(leaf.sizes(), leaf.options().device(device_)));

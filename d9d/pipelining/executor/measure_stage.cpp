@@ -19,7 +19,7 @@ namespace {
 
 using Leaves = std::vector<at::Tensor>;
 
-// Copies in the layout of a received message: several leaves are parts of one buffer.
+// Returns copies in the layout of a received message: if there are several leaves, all are parts of one buffer.
 Leaves copies_of(const Leaves& leaves, c10::Device device) {
   if (leaves.size() == 1) return {leaves.front().detach().clone()};
   const at::Tensor message = at::empty({message_bytes(leaves)}, at::TensorOptions(device).dtype(at::kByte));
@@ -47,14 +47,14 @@ class Passes {
     }
   }
 
-  void build() const {
+  void prepare() const {
     if (sample_.before_forward) sample_.before_forward();
   }
 
   // Runs F and B, or F, I and W. Calls note(point) at each point of the pass.
   template <class Note>
   void run(bool is_split, bool backward_follows, const Note& note) {
-    build();
+    prepare();
     forward(backward_follows, note);
     backward(is_split, note);
   }
@@ -68,7 +68,7 @@ class Passes {
     note(Point::kForwardDone);
   }
 
-  // Runs the backward of the forward() before it.
+  // Runs the backward of the last forward().
   template <class Note>
   void backward(bool is_split, const Note& note) {
     Leaves gradients = sample_.is_last ? Leaves() : copies_of(gradients_, sample_.device);
@@ -90,8 +90,8 @@ class Passes {
   Leaves gradients_;  // gradients of the stage's outputs
 };
 
-// The times of the passes. They are read after all passes have run, so that the host runs ahead of the device as in a
-// step.
+// Collects the times of passes and reads them after all passes have run, so that the host runs ahead of the device as
+// in a step.
 class Times {
  public:
   explicit Times(c10::Device device) : device_(device) {}
@@ -111,7 +111,7 @@ class Times {
 void measure_bytes(Passes& passes, c10::Device device, StageCosts& costs) {
   std::optional<AllocatedBytes> allocated;
   std::map<Point, std::int64_t> bytes;
-  // backward_follows is false: among several live microbatches it can be true for the last one only.
+  // backward_follows is false, as for all but the last of the microbatches that a rank keeps at the same time.
   passes.run(/*is_split=*/true, /*backward_follows=*/false, [&](Point point) {
     if (point == Point::kStart) allocated.emplace(device);
     bytes[point] = allocated->now();
@@ -129,7 +129,7 @@ StageCosts measure_stage(PipelineStage& stage, const StageSample& sample) {
   const at::AutoGradMode with_gradients(true);
   Passes passes({stage, sample});
   Times whole(sample.device), split(sample.device);
-  for (std::int64_t i = -1; i < sample.num_repeats; ++i) {  // the first does not count
+  for (std::int64_t i = -1; i < sample.num_repeats; ++i) {  // i = -1 warms up
     for (Times* const times : {&whole, &split}) {
       if (i >= 0) times->begin_pass();
       passes.run(times == &split, /*backward_follows=*/true, [&](Point point) {
@@ -153,8 +153,8 @@ double measure_composed(const SampledStage& forward, const SampledStage& backwar
   };
   Passes beside(forward, streams), passes(backward, streams);
   std::vector<std::pair<Moment, Moment>> spans;
-  for (std::int64_t i = -1; i < backward.sample.num_repeats; ++i) {  // the first does not count
-    passes.build();
+  for (std::int64_t i = -1; i < backward.sample.num_repeats; ++i) {  // i = -1 warms up
+    passes.prepare();
     {
       const ComputeStreams::Joined joined(streams);
       on_lane(1, [&] { passes.forward(/*backward_follows=*/true, unnoted); });

@@ -8,8 +8,8 @@
 //   const double hidden = costs.forward + other_costs.backward - together;
 //
 // The stage runs F B and F I W of one microbatch as the executor does: once to warm up, num_repeats times for the
-// medians, and then F I W once more to measure memory. The gradients of its outputs are random. The stage's own
-// gradients accumulate.
+// medians, and then F I W once more to measure memory. The gradients of its outputs are random. The weight gradients of
+// all these passes accumulate in the stage.
 #pragma once
 
 #include <cstdint>
@@ -43,10 +43,10 @@ struct SampledStage {
   const StageSample& sample;
 };
 
-// Collective if the stages' forwards or backwards are. Returns the median seconds of the forward of one stage composed
-// with the backward of another, of one microbatch each, as the executor runs them: on the two streams of `streams`, or
-// one after the other, the backward first, if it is null. Repeats as often as the sample of `backward` says; does not
-// call the before_forward of `forward`.
+// Collective if the stages' forwards or backwards are. Returns the median seconds that the forward of one stage
+// composed with the backward of another takes, for one microbatch each. They run on the two streams of `streams`, or,
+// if it is null, the backward first and then the forward. Repeats backward.sample.num_repeats times; does not call
+// forward.sample.before_forward.
 [[nodiscard]] double measure_composed(const SampledStage& forward, const SampledStage& backward,
                                       const ComputeStreams* streams);
 

@@ -5,7 +5,7 @@
 namespace d9d {
 namespace {
 
-constexpr std::int64_t kAlignmentBytes = 16;  // leaves of a message begin at multiples of it
+constexpr std::int64_t kAlignmentBytes = 16;  // each leaf of a message begins at a multiple of this
 
 }  // namespace
 
@@ -24,7 +24,7 @@ std::vector<at::Tensor> parts_of(const at::Tensor& message, const std::vector<at
   std::int64_t begin = 0;
   for (const at::Tensor& leaf : like) {
     const auto bytes = static_cast<std::int64_t>(leaf.numel() * leaf.element_size());
-    // variable_data(): an in-place operation on one part does not count as one on the others.
+    // variable_data() gives each part a version counter of its own.
     parts.push_back(message.narrow(0, begin, bytes).view(leaf.scalar_type()).view(leaf.sizes()).variable_data());
     begin += round_up(bytes, kAlignmentBytes);
   }

@@ -15,8 +15,8 @@ namespace d9d {
 // Returns the leaf with its values contiguous in memory. LibTorch's lazy conj() and neg() views are computed.
 [[nodiscard]] at::Tensor contiguous_values(const at::Tensor& leaf);
 
-// Returns the part of each leaf of `message`, kByte [message_bytes(like)], in the leaf's shape and dtype. Modifying one
-// part in place does not count as a modification of the others.
+// Returns one view of `message`, kByte [message_bytes(like)], for each leaf, in the leaf's shape and dtype. Each view
+// has a version counter of its own: modifying one in place does not count as a modification of the others.
 [[nodiscard]] std::vector<at::Tensor> parts_of(const at::Tensor& message, const std::vector<at::Tensor>& like);
 
 }  // namespace d9d

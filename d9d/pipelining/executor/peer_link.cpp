@@ -16,21 +16,23 @@ namespace d9d {
 namespace {
 
 constexpr std::int64_t kSlotAlignment = 256;
-// Offsets in bytes: from the flags of a rank to those of the next rank, and from the first flag of a rank to the other
-// three. Each flag has a cache line to itself.
+// Byte offsets: from the flags of one rank to those of the other rank, and from the first flag of a rank to its other
+// three flags. Each flag has a cache line to itself.
 constexpr std::int64_t kWordsOfRank = 256, kTakenOut = 64, kReceiving = 128, kSending = 192;
 constexpr std::int64_t kNotes = 2 * kWordsOfRank;
-// Added to the value of a flag, it ends every wait for the flag: fewer messages than this are in flight.
+// A flag that is raised to this many messages beyond the last one ends every wait for it, since no wait is for a
+// message so far ahead.
 constexpr std::uint32_t kEndOfWaits = 1U << 30;
 // How long a failing rank keeps ending the waits of its streams: longer than a copy takes, shorter than a supervisor
 // waits.
 constexpr std::chrono::milliseconds kPassing{1000};
 constexpr std::chrono::microseconds kBetweenLooks{50};
 
-// Flags of `rank` that the other rank sets.
+// Byte offsets of the flags of `rank` that the other rank sets.
 std::int64_t arrived_at(std::int64_t rank) { return rank * kWordsOfRank; }
 std::int64_t taken_out_of(std::int64_t rank) { return rank * kWordsOfRank + kTakenOut; }
-// Flags of `rank` that its own streams set, when they reach the wait for a message or for a free receive buffer.
+// Byte offsets of the flags of `rank` that its own streams set when they reach the wait for a message or for a free
+// receive buffer.
 std::int64_t receiving_on(std::int64_t rank) { return rank * kWordsOfRank + kReceiving; }
 std::int64_t sending_on(std::int64_t rank) { return rank * kWordsOfRank + kSending; }
 
@@ -52,8 +54,8 @@ PeerLink::PeerLink(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemo
 }
 
 // Waits until the sends and receives of this rank have finished. If the step or the job has failed, it does not wait
-// for the other rank and ends the waits of its streams instead: they would outlive the failure. The memory of the link
-// is then kept until the process ends.
+// for the other rank; it ends the waits of its own streams, which nothing else would end, and the other rank's memory
+// stays mapped until the process ends.
 PeerLink::~PeerLink() {
   try {
     if (has_given_up_ || std::uncaught_exceptions() > num_exceptions_) {
@@ -63,7 +65,7 @@ PeerLink::~PeerLink() {
       last_received_.synchronize();
       memory_->leave();
     }
-  } catch (const std::exception&) {  // a CUDA error: then no stream waits
+  } catch (const std::exception&) {  // a CUDA error, after which no stream waits
   }
   watch_.remove_link(this);
 }
@@ -78,7 +80,7 @@ void PeerLink::end_waits() const {
   memory_->raise_at_once(taken_out_of(ranks_->rank()), num_sent_ + kEndOfWaits);
 }
 
-// Repeats end_waits(), because the other rank, while it continues, sets the flags back.
+// Repeats end_waits(), because the other rank may still run and set the flags back.
 void PeerLink::let_streams_pass() const {
   const auto end = std::chrono::steady_clock::now() + kPassing;
   do {
@@ -94,12 +96,12 @@ std::int64_t PeerLink::inbox_bytes(std::int64_t num_slots, std::int64_t message_
 void PeerLink::begin_step(std::int64_t num_bytes, const std::string& transfers) {
   ranks_->throw_if_failed();
   D9D_CHECK(!has_given_up_, StateError,
-            "[pipelining::executor] expected a pipeline all of whose steps have ended, got ",
-            "one of which a step threw: messages of that step may be on their way. Make another PipelineExecutor.");
+            "[pipelining::executor] expected a pipeline whose steps have all succeeded, got one with a failed step: ",
+            "messages of that step may still be in flight. Make another PipelineExecutor.");
   notes_->write(transfers);
   has_compared_ = false;
   if (num_bytes <= slot_bytes_) return;
-  compare_notes();  // opening an inbox is collective
+  compare_notes();  // if notes differ, throws before the collective open_inbox()
   open_inbox(num_bytes);
 }
 
@@ -138,7 +140,7 @@ void PeerLink::finish() {
   unsent_.wait_for_all();
 }
 
-// Begins a wait of the current stream. The stream sets the flag `reached` when it comes to the wait.
+// Makes the current stream set the flag `reached`, and LinkWatch time the wait for `over` that the caller queues next.
 void PeerLink::begin_wait(const std::string& what, Raised reached, Raised over) {
   memory_->raise(reached.word, reached.value);
   watch_.begin(this, what,
@@ -156,7 +158,7 @@ void PeerLink::send(const std::string& what, const std::vector<at::Tensor>& leav
   const std::int64_t peer = 1 - ranks_->rank();
   std::vector<at::Tensor> contiguous;
   for (const at::Tensor& leaf : leaves) contiguous.push_back(contiguous_values(leaf));
-  unsent_.wait_for_all_but(static_cast<std::size_t>(num_slots_ - 1));  // this message is one more
+  unsent_.wait_for_all_but(static_cast<std::size_t>(num_slots_ - 1));  // leaves room for this message
   last_sent_ = sends_.run([&] {
     if (number > num_slots_) {
       const std::uint32_t oldest = number - static_cast<std::uint32_t>(num_slots_);

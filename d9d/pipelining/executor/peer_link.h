@@ -3,16 +3,16 @@
 // copies the message out, and sets a flag of the sender, which frees the buffer. On CUDA copy engines move the bytes
 // and streams wait for flags: no receive is posted, and neither host waits.
 //
-// The block of each rank (PeerMemory) is its inbox: receive buffers for messages of the other rank. The shared host
-// memory has four flags (words) for each rank r, which begin at byte 256 r:
+// The PeerMemory block of each rank is its inbox, which holds receive buffers for the other rank's messages. The shared
+// host memory has four flags (words) for each rank r, which begin at byte 256 r:
 //
 //   0       number of messages that the other rank has copied into this rank's inbox
 //   64      number of this rank's messages that the other rank has copied out of its inbox
 //   128     number of the last message that this rank's stream has begun to wait for
 //   192     number of the last message for which this rank's stream has begun to wait for a free receive buffer
 //
-// After the flags come the notes of a step (StepNotes): the transfers that each rank expects. Messages do not describe
-// themselves.
+// After the flags come the StepNotes, by which the two ranks compare the transfers that they expect in a step: a
+// message does not carry its shapes and dtypes.
 //
 // A stream would wait for ever for a flag if the rank that sets it is gone: LinkWatch ends such waits and reports what
 // the stream waited for.
@@ -38,10 +38,11 @@ namespace d9d {
 
 class PeerLink final : public NeighbourLink {
  public:
-  // Bytes of the inbox that a link keeps on each of its ranks, for messages of up to message_bytes.
+  // Returns the bytes of the inbox that a link keeps on each of its ranks, for messages of up to message_bytes.
   [[nodiscard]] static std::int64_t inbox_bytes(std::int64_t num_slots, std::int64_t message_bytes);
 
-  // Collective over the two ranks. Inboxes for messages are opened in the first step.
+  // Collective over the two ranks. Opens peer memory with an inbox of num_bytes on each rank. begin_step() replaces it
+  // by a larger one if messages need it.
   [[nodiscard]] static PeerMemoryResult open(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes);
   // memory: from open(). watch: borrowed.
   PeerLink(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemory> memory, std::int64_t num_inbox_slots,
@@ -56,17 +57,18 @@ class PeerLink final : public NeighbourLink {
 
  private:
   [[nodiscard]] StreamEvent here() const { return StreamEvent::of_current_stream(ranks_->device()); }
-  [[nodiscard]] std::int64_t slot_of(std::uint32_t number) const;  // byte offset of message 1, 2, ... in an inbox
+  [[nodiscard]] std::int64_t slot_of(std::uint32_t number) const;  // byte offset in an inbox; numbers begin at 1
   void open_inbox(std::int64_t num_bytes);
   void compare_notes();
   void add_to_watch();
-  // A flag and a value of it. One says that a stream has reached a wait, another that the wait is over.
+  // A flag and a value that it must reach. begin_wait() takes one that shows the start of a wait, and one that shows
+  // its end.
   struct Raised {
     std::int64_t word;
     std::uint32_t value;
   };
   void begin_wait(const std::string& what, Raised reached, Raised over);
-  void end_waits() const;  // those of this rank's streams; from any thread
+  void end_waits() const;  // ends the waits of this rank's streams; from any thread
   void let_streams_pass() const;
 
   std::shared_ptr<Communicator> ranks_;
@@ -81,7 +83,7 @@ class PeerLink final : public NeighbourLink {
   std::optional<StepNotes> notes_;
   bool has_compared_ = true;  // whether the notes of this step were compared
   bool has_given_up_ = false;
-  int num_exceptions_ = std::uncaught_exceptions();  // when the link was constructed
+  int num_exceptions_ = std::uncaught_exceptions();  // uncaught exceptions at construction
   std::atomic<std::uint32_t> num_sent_ = 0;
   std::atomic<std::uint32_t> num_received_ = 0;
 };

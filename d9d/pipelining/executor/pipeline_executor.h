@@ -7,10 +7,10 @@
 //
 // From the forward to the backward of a microbatch a stage keeps the microbatch's inputs and its autograd graph. An
 // output is freed when it has been sent, a gradient when it has been used. I is an ordinary backward that defers the
-// products for the gradients of the stage's weights() to W and keeps their operands
+// gradients of the stage's weights() to W and keeps the tensors that they are computed from
 // (core/autograd/deferred_gradients.h). In a program without a backward nothing is kept. Transfers between stages of
-// one rank are not copied. On a GPU composed computations run at the same time, on the current stream and on one of the
-// executor's (compute_streams.h); elsewhere they run one after the other.
+// one rank are not copied. On a GPU composed computations run at the same time, on the current stream and on a stream
+// of the executor (compute_streams.h); elsewhere they run one after the other.
 #pragma once
 
 #include <cstdint>
@@ -37,16 +37,16 @@ class PipelineExecutor {
   PipelineExecutor(const DistContext& context, PipelineSchedule schedule, const StageLinksConfig& links = {});
 
   [[nodiscard]] const StagePlacement& placement() const { return placement_; }
-  // The stages of this rank, in increasing order.
+  // Returns the stages of this rank, in increasing order.
   [[nodiscard]] const std::vector<StageIndex>& stages() const { return placement_.stages_of(rank_); }
 
-  // Whether any computations of this rank run at the same time in a step with num_microbatches. Throws ConfigError as
-  // run() does.
+  // Returns whether any computations of this rank run at the same time in a step with num_microbatches. Throws
+  // ConfigError for a number that the schedule cannot run.
   [[nodiscard]] bool runs_at_once(std::int64_t num_microbatches);
 
-  // Collective over the ranks of a pipeline. stages: those of stages(), in the same order, borrowed. All compute on the
-  // context's device. num_microbatches: the same on all ranks. Shapes may differ between microbatches and between
-  // steps.
+  // Collective over the ranks of a pipeline. stages: one for each index in stages(), in the same order, borrowed. All
+  // compute on the context's device. num_microbatches: the same on all ranks. Shapes may differ between microbatches
+  // and between steps.
   //
   // Throws before any message is sent: ConfigError for a number of microbatches that the schedule cannot run;
   // StateError on all ranks if their numbers of microbatches differ, if neighbours expect different transfers, or, in
@@ -56,8 +56,8 @@ class PipelineExecutor {
   // tensors than it announced. After an exception of a stage the other ranks must be aborted (launch() and run_ranks()
   // do that); nothing of the step is kept, and an executor with several ranks cannot run another step.
   //
-  // graphs: only for this number of microbatches and these stages; their first run records them. With graphs composed
-  // computations run one after the other.
+  // graphs: the first run records them, later runs replay them; use them only with the same stages and
+  // num_microbatches. With graphs, composed computations run one after the other.
   void run(const std::vector<PipelineStage*>& stages, std::int64_t num_microbatches, ProgramGraphs* graphs = nullptr);
 
  private:
@@ -65,7 +65,7 @@ class PipelineExecutor {
     RankPlan plan;
     bool has_backward;
     bool has_two_streams;  // whether computations run at the same time on a GPU
-    std::string text;      // the program of all ranks, until the ranks have compared it
+    std::string text;      // the program of all ranks; empty once the ranks have compared it
   };
   [[nodiscard]] Planned& plan_for(std::int64_t num_microbatches);
   [[nodiscard]] std::map<std::int64_t, LinkStep> link_steps(const std::map<StageIndex, PipelineStage*>& stages,

@@ -1,5 +1,4 @@
-// The computations of a rank's program as device graphs, one graph each: recorded in the first run, replayed in all
-// later ones.
+// Records each computation of a rank's program as a device graph in the first run, and replays the graphs in all runs.
 //
 // Example
 //   ProgramGraphs graphs(cuda_graphs(device));
@@ -8,8 +7,8 @@
 //
 // Graphs of one factory share memory and are replayed in the order in which they were recorded. So memory that was free
 // when a computation was recorded is free when it is replayed, and activations need no more memory than without graphs.
-// The inputs of a computation are copied to the addresses that its graph reads. Transfers themselves, losses and
-// metrics are not recorded.
+// The inputs of a computation are copied to the addresses that its graph reads. Sends, receives, and the sums of losses
+// and metrics are not recorded.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +38,7 @@ class ProgramGraphs {
   // overwrites.
   [[nodiscard]] Leaves run(const ComputeAction& action, Leaves inputs, const Work& work);
 
-  // Call it after the first run, in which all computations have been recorded.
+  // Call it after the first run, which records all computations.
   void end_recording() { is_recorded_ = true; }
   [[nodiscard]] bool is_recorded() const { return is_recorded_; }
   [[nodiscard]] std::int64_t num_graphs() const { return std::ssize(computations_); }

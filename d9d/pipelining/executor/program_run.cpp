@@ -31,7 +31,7 @@ std::string text_of_step(const PlannedStep& step) {
   return text;
 }
 
-// Where in the rank's program an action is, counted from 0: "action 5 of 24: 0F2 0F3 >0B1< 0F4 0B2".
+// Describes where an action is in the rank's program, counted from 0: "action 5 of 24: 0F2 0F3 >0B1< 0F4 0B2".
 std::string place_in(const RankPlan& plan, std::size_t index) {
   constexpr std::size_t kAround = 3;
   std::string text = cat("action ", index, " of ", plan.size(), ":");
@@ -45,7 +45,7 @@ std::string place_in(const RankPlan& plan, std::size_t index) {
 }  // namespace
 
 ProgramRun::Arrived::Arrived(Leaves of_message, StreamEvent ready_at)
-    : leaves(std::move(of_message)), ready(std::move(ready_at)), as_made(leaves) {}
+    : leaves(std::move(of_message)), ready(std::move(ready_at)), versions(leaves) {}
 
 ProgramRun::ProgramRun(const StagePlacement& placement, const std::map<StageIndex, PipelineStage*>& stages,
                        StageLinks& links, const ComputeStreams* streams, ProgramGraphs* graphs, bool has_backward)
@@ -69,7 +69,7 @@ void ProgramRun::run(const RankPlan& plan) {
       throw;
     }
   }
-  for (const auto& [transfer, as_made] : as_made_) check_unmodified(transfer, as_made);
+  for (const auto& [transfer, versions] : output_versions_) check_unmodified(transfer, versions);
 }
 
 void ProgramRun::run_step(const PlannedStep& step, Steps& after) {
@@ -80,15 +80,16 @@ void ProgramRun::run_step(const PlannedStep& step, Steps& after) {
 
 void ProgramRun::send(const Transfer& transfer) {
   while (!to_receive_.empty()) receive_next();
-  const auto made = outbox_.find(transfer);
+  const auto made = unsent_outputs_.find(transfer);
   links_.send(transfer, made->second);
-  outbox_.erase(made);
+  unsent_outputs_.erase(made);
 }
 
-// A receive waits until its message is used: of composed computations only the part that uses it waits. A message that
-// is received for later, to free a receive buffer, is received before these computations. Receives and sends keep the
-// order of the program: the output of a part is sent as soon as the part has run, unless the program sends something
-// else first.
+// Runs one computation or the parts of a composed action. On one stream the part that uses a message receives it, so
+// that the other parts do not wait for it; on two streams all messages are received before the parts are queued, on a
+// third stream. A message that no part uses, which the program receives early to free a receive buffer, is received
+// before the parts. Receives and sends keep the order of the program: the output of a part is sent as soon as the part
+// has run, unless the program sends something else first.
 void ProgramRun::run_computes(const std::vector<PlannedCompute>& parts, Steps& after) {
   const auto is_used_here = [&](const Transfer& transfer) {
     return std::ranges::any_of(parts, [&](const PlannedCompute& part) {
@@ -96,7 +97,7 @@ void ProgramRun::run_computes(const std::vector<PlannedCompute>& parts, Steps& a
     });
   };
   while (!std::ranges::all_of(to_receive_, is_used_here)) receive_next();
-  while (streams_ != nullptr && !to_receive_.empty()) receive_next();  // before one stream is ahead of the other
+  while (streams_ != nullptr && !to_receive_.empty()) receive_next();
   if (streams_ == nullptr) {
     for (const PlannedCompute& part : parts) {
       run_part(part);
@@ -118,13 +119,14 @@ void ProgramRun::run_computes(const std::vector<PlannedCompute>& parts, Steps& a
   }
 }
 
-// Runs the sends at the beginning of `after` whose outputs exist, each on the stream of the part that has computed it.
+// Runs the sends at the beginning of `after` whose outputs exist, each on the stream of the part that computed the
+// output.
 void ProgramRun::send_made(const std::vector<PlannedCompute>& parts, Steps& after) {
   for (; !after.empty(); after = after.subspan(1)) {
     const auto* const message = std::get_if<PlannedMessage>(&after.front());
     if (message == nullptr || !is_send(message->action)) return;
     const Transfer transfer = transfer_of(message->action);
-    if (!outbox_.contains(transfer)) return;
+    if (!unsent_outputs_.contains(transfer)) return;
     const auto made_it = [&](const PlannedCompute& part) {
       return output_of(part.action, placement_.num_stages()) == std::optional(transfer);
     };
@@ -171,21 +173,21 @@ ProgramRun::Leaves ProgramRun::like_of(const Transfer& transfer) const {
   return stages_.at(transfer.target)->transfer(transfer.microbatch, StageBoundary::kIncoming);
 }
 
-void ProgramRun::hand_on(const Transfer& transfer, Leaves leaves) {
+void ProgramRun::store_output(const Transfer& transfer, Leaves leaves) {
   if (link_of(transfer, placement_)) {
-    if (transfer.is_forward()) as_made_.emplace(transfer, leaves);
-    outbox_.emplace(transfer, std::move(leaves));
+    if (transfer.is_forward()) output_versions_.emplace(transfer, leaves);
+    unsent_outputs_.emplace(transfer, std::move(leaves));
   } else {
     arrived_.emplace(transfer, Arrived(std::move(leaves)));
   }
 }
 
-// Tensors are not copied between stages of one rank. Keeps them alive for the current stream: the autograd graph may
-// free an input, and autograd a gradient, while the device still reads it.
-ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) {
+// Returns the tensors of a transfer, without a copy, and keeps them alive for the current stream: autograd may free an
+// input or a gradient while the device still reads it.
+ProgramRun::Leaves ProgramRun::take_input(const Transfer& transfer) {
   Arrived arrived = std::move(arrived_.extract(transfer).mapped());
   arrived.ready.wait();
-  check_unmodified(transfer, arrived.as_made);
+  check_unmodified(transfer, arrived.versions);
   for (const at::Tensor& leaf : arrived.leaves) {
     if (streams_ != nullptr) keep_for_current_stream(leaf);
   }
@@ -193,12 +195,12 @@ ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) {
 }
 
 // Outputs must stay unmodified because a link may read their memory until the message has been received.
-void ProgramRun::check_unmodified(const Transfer& transfer, const TensorVersions& as_made) {
-  const auto modified = as_made.first_modified();
-  D9D_CHECK(!modified, StateError, "[pipelining::executor] expected tensor ", *modified, " of what stage ",
-            transfer.source.value, " hands to stage ", transfer.target.value, " for microbatch ",
-            transfer.microbatch.value, " to stay as it was, got one that was modified in place before it was used. ",
-            "Hand on a clone() of memory that is written again.");
+void ProgramRun::check_unmodified(const Transfer& transfer, const TensorVersions& versions) {
+  const auto modified = versions.first_modified();
+  D9D_CHECK(!modified, StateError, "[pipelining::executor] expected tensor ", *modified, " that stage ",
+            transfer.source.value, " sends to stage ", transfer.target.value, " for microbatch ",
+            transfer.microbatch.value, " to stay unmodified, got one that was modified in place before it was used. ",
+            "Return a clone() of memory that is written again.");
 }
 
 ProgramRun::Leaves ProgramRun::compute(const PlannedCompute& part, Leaves inputs, const ProgramGraphs::Work& work) {
@@ -210,18 +212,19 @@ void ProgramRun::forward(const PlannedCompute& part) {
   const MicrobatchIndex microbatch = microbatch_of(part.action);
   Leaves arrived;
   if (!is_first(stage)) {
-    arrived = take({.source = {stage.value - 1}, .target = stage, .microbatch = microbatch});
+    arrived = take_input({.source = {stage.value - 1}, .target = stage, .microbatch = microbatch});
   }
-  PipelineStage& of_index = *stages_.at(stage);
+  PipelineStage& stage_object = *stages_.at(stage);
   // Called before forward, which may drop the inputs that the shapes are derived from.
-  const Leaves announced = is_last_stage(stage) ? Leaves() : of_index.transfer(microbatch, StageBoundary::kOutgoing);
+  const Leaves announced =
+      is_last_stage(stage) ? Leaves() : stage_object.transfer(microbatch, StageBoundary::kOutgoing);
   Live live{.gradients_like = differentiable(announced)};
-  of_index.begin_forward(microbatch);
+  stage_object.begin_forward(microbatch);
   Leaves made = compute(part, std::move(arrived),
                         [&](Leaves inputs) { return compute_forward(part, std::move(inputs), announced, live); });
-  of_index.end_forward(microbatch);
+  stage_object.end_forward(microbatch);
   if (!is_last_stage(stage)) {
-    hand_on({.source = stage, .target = {stage.value + 1}, .microbatch = microbatch}, std::move(made));
+    store_output({.source = stage, .target = {stage.value + 1}, .microbatch = microbatch}, std::move(made));
   }
   if (has_backward_) live_.emplace(Key(stage, microbatch), std::move(live));
 }
@@ -257,15 +260,16 @@ void ProgramRun::backward(const PlannedCompute& part) {
   Live& live = found.mapped();
   Leaves arrived;
   if (!is_last_stage(stage)) {
-    arrived = take({.source = {stage.value + 1}, .target = stage, .microbatch = microbatch});
+    arrived = take_input({.source = {stage.value + 1}, .target = stage, .microbatch = microbatch});
   }
-  if (const auto sent = as_made_.extract({.source = stage, .target = {stage.value + 1}, .microbatch = microbatch})) {
-    check_unmodified(sent.key(), sent.mapped());  // it has been received: its gradient is here
+  if (const auto sent =
+          output_versions_.extract({.source = stage, .target = {stage.value + 1}, .microbatch = microbatch})) {
+    check_unmodified(sent.key(), sent.mapped());  // the message has been received, since its gradient has
   }
-  PipelineStage& of_index = *stages_.at(stage);
+  PipelineStage& stage_object = *stages_.at(stage);
   const BackwardPart which = backward_part(part.action);
   Leaves made;
-  of_index.backward(microbatch, which, part.is_last, [&] {
+  stage_object.backward(microbatch, which, part.is_last, [&] {
     made = compute(part, std::move(arrived), [&](Leaves gradients) {
       if (is_last_stage(stage)) gradients = {at::ones({}, live.loss_options)};
       const auto run_graph = [&] {
@@ -275,14 +279,14 @@ void ProgramRun::backward(const PlannedCompute& part) {
       if (which == BackwardPart::kWhole) {
         run_graph();
       } else {
-        if (!deferred_.contains(stage)) deferred_.try_emplace(stage, of_index.weights());
+        if (!deferred_.contains(stage)) deferred_.try_emplace(stage, stage_object.weights());
         of_weights_.emplace(Key(stage, microbatch), deferred_.at(stage).keep(run_graph));
       }
       return is_first(stage) ? Leaves() : input_gradients(stage, microbatch, live.arrived);
     });
   });
   if (is_first(stage)) return;
-  hand_on({.source = stage, .target = {stage.value - 1}, .microbatch = microbatch}, std::move(made));
+  store_output({.source = stage, .target = {stage.value - 1}, .microbatch = microbatch}, std::move(made));
 }
 
 void ProgramRun::weight_backward(const PlannedCompute& part) {
@@ -301,7 +305,7 @@ ProgramRun::Leaves ProgramRun::input_gradients(StageIndex stage, MicrobatchIndex
   Leaves gradients;
   for (const at::Tensor& leaf : differentiable(arrived)) {
     at::Tensor& gradient = leaf.mutable_grad();
-    if (!gradient.defined()) gradient = at::zeros_like(leaf);  // the loss does not depend on it
+    if (!gradient.defined()) gradient = at::zeros_like(leaf);  // the loss does not depend on this input
     D9D_CHECK(is_like(gradient, leaf), StateError, "[pipelining::executor] expected a gradient like its tensor, ",
               transfer_text({leaf}), ", got ", transfer_text({gradient}), " (", place_of("backward", stage, microbatch),
               ").");
@@ -313,8 +317,8 @@ ProgramRun::Leaves ProgramRun::input_gradients(StageIndex stage, MicrobatchIndex
 void ProgramRun::check_announced(StageIndex stage, MicrobatchIndex microbatch, const Leaves& announced,
                                  const Leaves& made) {
   D9D_CHECK(std::ranges::equal(made, announced, is_like), StateError, "[pipelining::executor] expected stage ",
-            stage.value, " to hand on what it announced, ", transfer_text(announced), ", got ", transfer_text(made),
-            " for microbatch ", microbatch.value, ". Correct its forward or its transfer().");
+            stage.value, " to return the tensors that it announced, ", transfer_text(announced), ", got ",
+            transfer_text(made), " for microbatch ", microbatch.value, ". Correct its forward or its transfer().");
 }
 
 std::string ProgramRun::place_of(const char* what, StageIndex stage, MicrobatchIndex microbatch) const {

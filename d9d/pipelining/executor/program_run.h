@@ -45,10 +45,11 @@ class ProgramRun {
   struct Arrived {
     explicit Arrived(Leaves of_message, StreamEvent ready_at = {});
     Leaves leaves;
-    StreamEvent ready;  // for a message that is received on another stream
-    TensorVersions as_made;
+    StreamEvent ready;  // when a message received on another stream is complete
+    TensorVersions versions;
   };
-  // State of a stage and a microbatch between F and B or I. A replayed F sets gradients_like only.
+  // State of one microbatch on one stage from F until B or I. An F that is replayed from a graph sets only
+  // gradients_like.
   struct Live {
     Leaves gradients_like = {};  // the outputs that have gradients, on the meta device
     Leaves arrived = {};
@@ -73,9 +74,9 @@ class ProgramRun {
   void receive_through(const Transfer& transfer);
   void receive_next();
   void send(const Transfer& transfer);
-  void hand_on(const Transfer& transfer, Leaves leaves);
-  [[nodiscard]] Leaves take(const Transfer& transfer);
-  static void check_unmodified(const Transfer& transfer, const TensorVersions& as_made);
+  void store_output(const Transfer& transfer, Leaves leaves);
+  [[nodiscard]] Leaves take_input(const Transfer& transfer);
+  static void check_unmodified(const Transfer& transfer, const TensorVersions& versions);
   [[nodiscard]] Leaves like_of(const Transfer& transfer) const;
   static void check_announced(StageIndex stage, MicrobatchIndex microbatch, const Leaves& announced,
                               const Leaves& made);
@@ -91,12 +92,12 @@ class ProgramRun {
   ProgramGraphs* const graphs_;
   const bool has_backward_;
   std::map<Key, Live> live_;
-  std::map<StageIndex, DeferredGradients> deferred_;  // stages that have run an I
-  std::map<Key, WeightGradients> of_weights_;         // kept from I to W
-  std::map<Transfer, Leaves> outbox_;                 // outputs not sent yet
-  std::map<Transfer, TensorVersions> as_made_;        // outputs that another rank may not have received yet
-  std::map<Transfer, Arrived> arrived_;               // received, or computed on this rank, and not used yet
-  std::deque<Transfer> to_receive_;                   // receives that are due, in the order of the program
+  std::map<StageIndex, DeferredGradients> deferred_;    // for each stage that has run an I
+  std::map<Key, WeightGradients> of_weights_;           // deferred by I, computed by W
+  std::map<Transfer, Leaves> unsent_outputs_;           // outputs not sent yet
+  std::map<Transfer, TensorVersions> output_versions_;  // of outputs that another rank may not have received yet
+  std::map<Transfer, Arrived> arrived_;                 // received, or computed on this rank, and not used yet
+  std::deque<Transfer> to_receive_;                     // messages to receive, in the order of the program
 };
 
 }  // namespace d9d

@@ -11,7 +11,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 #include <torch/csrc/autograd/variable.h>
-// must follow the headers that it needs
+// accumulate_grad.h must follow the headers above, which it needs
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 namespace d9d {
@@ -25,7 +25,7 @@ void move_to_current_stream(ag::AccumulateGrad& node) {
   if (metadata.device().is_cpu()) return;
   if (metadata.stream() == c10::impl::VirtualGuardImpl(metadata.device().type()).getStream(metadata.device())) return;
   const auto dtype = metadata.grad_dtype();
-  std::destroy_at(&metadata);  // it cannot be assigned
+  std::destroy_at(&metadata);  // InputMetadata cannot be assigned
   std::construct_at(&metadata, node.variable);
   metadata.set_grad_dtype(dtype);
 }
@@ -34,7 +34,7 @@ void move_to_current_stream(ag::AccumulateGrad& node) {
 
 struct StageGraph::Roots {
   torch::autograd::edge_list edges = {};
-  std::vector<std::size_t> outputs = {};  // the index of each edge's output
+  std::vector<std::size_t> outputs = {};  // index of the output of each edge
 };
 
 std::vector<at::Tensor> differentiable(const std::vector<at::Tensor>& leaves) {

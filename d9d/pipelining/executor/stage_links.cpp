@@ -14,7 +14,7 @@
 namespace d9d {
 namespace {
 
-// Pairs of ranks with neighbouring stages, the lower rank first. All ranks open their links in this order.
+// Returns the pairs of ranks with neighbouring stages, the lower rank first. All ranks open their links in this order.
 std::set<std::pair<std::int64_t, std::int64_t>> neighbours(const StagePlacement& stages) {
   std::set<std::pair<std::int64_t, std::int64_t>> pairs;
   for (std::int64_t stage = 1; stage < stages.num_stages(); ++stage) {
@@ -71,7 +71,7 @@ std::unique_ptr<NeighbourLink> StageLinks::open(const DistContext& context, cons
 
 void StageLinks::begin_step(const std::map<std::int64_t, LinkStep>& steps) {
   const at::NoGradGuard no_grad;
-  for (const auto& [peer, link] : links_) {  // same order as opening: ranks do not wait in a circle
+  for (const auto& [peer, link] : links_) {  // in the order of opening, so that no ranks wait in a circle
     const auto found = steps.find(peer);
     const LinkStep step = found == steps.end() ? LinkStep{} : found->second;
     link->begin_step(step.largest_bytes, step.transfers);

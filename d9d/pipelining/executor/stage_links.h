@@ -1,13 +1,13 @@
 // The P2P channels between the stages of different ranks: one link to each rank that has a neighbouring stage.
 //
-//   PeerLink       ranks on one machine that can write each other's memory, and threads of one process: copies for
-//                  which neither a multiprocessor nor a host waits
-//   ExchangeLink   all others: Communicator::exchange
+//   PeerLink       for ranks on one machine that can write each other's memory, and for threads of one process; on GPUs
+//                  copy engines move the messages, and no host waits
+//   ExchangeLink   for all other ranks, by Communicator::exchange
 //
-// In each direction between two ranks messages are received in the order of the sender's program. At most
-// num_inbox_slots messages of a direction are in flight. On CPUs a send blocks until it holds; on CUDA it returns
-// immediately, and the stream that computed the message waits while as many messages have not been sent. No receive is
-// posted before receive() is called.
+// In each direction between two ranks, messages are received in the order of the sender's program, and at most
+// num_inbox_slots messages are in flight. While that many are, a send blocks on CPUs. On CUDA it returns immediately,
+// and the stream that computed the message waits while that many messages have not been sent. No receive is posted
+// before receive() is called.
 //
 // Example
 //   StageLinks links(context, stages, {.num_inbox_slots = 2});
@@ -35,7 +35,7 @@
 namespace d9d {
 
 struct StageLinksConfig {
-  std::int64_t num_inbox_slots = 2;  // receive buffers of a direction: messages that may be in flight
+  std::int64_t num_inbox_slots = 2;  // receive buffers of each direction
   ExchangeMethod method = ExchangeMethod::kAuto;
 };
 
@@ -54,7 +54,7 @@ class StageLinks {
   // Collective. steps: the messages of each link, by the other rank's index in the pipeline; the same on both ranks of
   // a link.
   void begin_step(const std::map<std::int64_t, LinkStep>& steps);
-  // See NeighbourLink.
+  // Do what NeighbourLink says: send() and receive() on the link of the transfer, finish() and give_up() on all links.
   void send(const Transfer& transfer, const std::vector<at::Tensor>& leaves);
   [[nodiscard]] std::vector<at::Tensor> receive(const Transfer& transfer, const std::vector<at::Tensor>& like);
   void finish();

@@ -1,5 +1,5 @@
-// One microbatch on one stage, without schedule and neighbours: its forward, then its backward, whole or as I and W.
-// What measures a stage runs it this way.
+// Runs one microbatch on one stage, without a schedule and neighbours: its forward, then its backward, whole or as I
+// and W. Measurements of time and memory use it.
 //
 // Example
 //   StageProbe probe(stage, {0}, /*is_last_stage=*/false);
@@ -30,13 +30,14 @@ class StageProbe {
   StageProbe(PipelineStage& stage, MicrobatchIndex microbatch, bool is_last_stage)
       : stage_(stage), microbatch_(microbatch), is_last_stage_(is_last_stage) {}
 
-  // All are collective if the stage's forward or backward is. arrived: the inputs, empty on the first stage. From here
-  // to the backward, the inputs and the autograd graph are kept, and the outputs are not.
+  // All functions are collective if the stage's forward or backward is. arrived: the inputs, empty on the first stage.
+  // Until the backward, the probe keeps the inputs and the autograd graph, but not the outputs.
   void forward(Leaves arrived, bool backward_follows);
   // gradients: of the outputs that have any; ignored on the last stage. is_last: no backward of the stage follows in
-  // the step. on_current_stream: the backward runs on another stream than the forward.
+  // the step. on_current_stream: gradients of leaves are accumulated on the current stream, as
+  // StageGraph::accumulate_on_current_stream() says.
   void backward(Leaves gradients, bool is_last = false, bool on_current_stream = false);
-  // Keeps for backward_weight() what `deferred` defers, and nothing else.
+  // Runs I; keeps only the weight gradients that `deferred` defers, for backward_weight().
   void backward_input(Leaves gradients, DeferredGradients& deferred);
   void backward_weight(bool is_last = false);
 

@@ -1,5 +1,5 @@
 // Notes that the two ranks of a link exchange before each step through host memory that both see. No device is
-// involved, and a host waits only for a rank that is more than a step behind.
+// involved: a host waits only until the host of the other rank has begun the same step.
 //
 // Example
 //   StepNotes notes(memory, /*rank=*/0);              // kBytes of zeros
@@ -24,9 +24,9 @@ class StepNotes {
 
   // Begins a step. The text may have any length; errors show the part of it that fits into a note.
   void write(const std::string& text);
-  // Whether the other rank has begun the step.
+  // Returns whether the other rank has begun the step.
   [[nodiscard]] bool is_there() const;
-  // Throws StateError, with both texts, if they differ.
+  // Throws StateError, with both texts, if the notes of the two ranks differ.
   void compare() const;
 
  private:

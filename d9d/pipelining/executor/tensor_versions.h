@@ -5,7 +5,7 @@
 //   const TensorVersions as_sent(leaves);
 //   leaves.clear();
 //   ...
-//   if (as_sent.first_modified()) ...            // also if another owner of the memory modified it
+//   if (as_sent.first_modified()) ...            // also if it was modified through a view
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class TensorVersions {
   // Inference tensors do not count modifications and are taken as unmodified.
   explicit TensorVersions(const std::vector<at::Tensor>& tensors);
 
-  // The index of the first tensor that was modified, directly or through a view; none if there is no such tensor.
+  // Returns the index of the first tensor that was modified, directly or through a view; nullopt if there is none.
   [[nodiscard]] std::optional<std::size_t> first_modified() const;
 
  private:

@@ -104,8 +104,8 @@ template <class Alternative, class... Alternatives>
 [[nodiscard]] MicrobatchIndex microbatch_of(const ComputeAction& action);
 [[nodiscard]] MicrobatchIndex microbatch_of(const MessageAction& action);
 
-// The computations of an action: itself, the parts of a composed action, or none for a message. Valid as long as
-// `action`.
+// Returns the computations of an action: the action itself, the parts of a composed action, or none for a message. The
+// span is valid as long as `action`.
 [[nodiscard]] std::span<const ComputeAction> compute_parts(const Action& action);
 
 [[nodiscard]] std::string to_text(const ComputeAction& action);
@@ -113,7 +113,7 @@ template <class Alternative, class... Alternatives>
 [[nodiscard]] std::string to_text(const Action& action);
 [[nodiscard]] std::string to_text(const RankProgram& program);  // joined by spaces
 
-// The inverse of to_text. Throws ConfigError with the text that is not an action.
+// Parses text in the form of to_text(). Throws ConfigError with the text that is not an action.
 [[nodiscard]] Action parse_action(std::string_view text);
 [[nodiscard]] RankProgram parse_rank_program(std::string_view text);
 

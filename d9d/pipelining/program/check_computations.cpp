@@ -26,8 +26,8 @@ struct Computed {
                         " of stage ", stage.value, ", microbatch ", microbatch, ". Add it to the schedule."));
 }
 
-// Rejects a number of microbatches for which forwards are missing. Checked before allocating tables of that size: the
-// text of a program may contain any index.
+// Rejects a number of microbatches for which forwards are missing, before tables of that size are allocated: the text
+// of a program may contain any index.
 void check_number(const PipelineProgram& program) {
   std::set<std::pair<StageIndex, std::int64_t>> forwards;
   for (const RankProgram& rank : program.ranks) {
@@ -90,11 +90,11 @@ class ComputationCheck {
       here.forward = position;
     } else if (holds<BackwardWeightAction>(part)) {
       expect(is_before(here.backward), rank, position, "the input pass (I) before " + to_text(part));
-      expect(!here.weight, rank, position, "one B or W, before and with " + to_text(part) + " there are two");
+      expect(!here.weight, rank, position, "one B or W up to " + to_text(part) + ", got two");
       here.weight = position;
     } else {
       expect(is_before(here.forward), rank, position, "the forward before " + to_text(part));
-      expect(!here.backward, rank, position, "one B or I, before and with " + to_text(part) + " there are two");
+      expect(!here.backward, rank, position, "one B or I up to " + to_text(part) + ", got two");
       here.backward = position;
       if (holds<BackwardAction>(part)) here.weight = position;
     }

@@ -36,7 +36,7 @@ class MessageCheck {
 
  private:
   struct LinkOrder {
-    std::vector<std::pair<Transfer, std::size_t>> sent;  // with their positions
+    std::vector<std::pair<Transfer, std::size_t>> sent;  // with positions in the sender's program
     std::vector<std::pair<Transfer, std::size_t>> received;
   };
 
@@ -74,7 +74,7 @@ class MessageCheck {
     TransferPlaces& places = places_[transfer];
     Position& place = is_send(message) ? places.sent : places.received;
     expect(!place, rank, position, to_text(message) + " once, got it twice");
-    expect(!is_send(message) || places.made, rank, position, "what is sent to be computed before");
+    expect(!is_send(message) || places.made, rank, position, "its transfer to be computed before");
     place = position;
     LinkOrder& order = orders_[*link];
     (is_send(message) ? order.sent : order.received).emplace_back(transfer, position);

@@ -9,7 +9,8 @@
 
 namespace d9d::detail {
 
-// "rank 1, action 3 (1B0: stage 1, microbatch 0)"
+// Returns text such as "rank 1, action 3 (1B0: stage 1, microbatch 0)". position: the index of the action in the
+// program of `rank`.
 [[nodiscard]] std::string place_text(const PipelineProgram& program, std::size_t rank, std::size_t position);
 
 // Checks that each rank runs every computation of its stages exactly once, in a legal order.

@@ -16,8 +16,8 @@ struct Wait {
   std::string what;
 };
 
-// Executes the programs without times. An action that can run can still run whatever other ranks do. So if the ranks do
-// not all reach the end of their programs in this order, they do not in any order.
+// Executes the programs without times, in one of the possible orders. An action that can run stays able to run whatever
+// other ranks do. So if this order does not reach the end of all programs, no order does.
 class WaitCheck {
  public:
   WaitCheck(const PipelineProgram& program, std::optional<std::int64_t> num_slots)
@@ -72,10 +72,12 @@ class WaitCheck {
       return Wait{.rank = static_cast<std::size_t>(link.to), .what = to_text(receive_of(transfer))};
     }
     if (state.num_sent - state.num_received < *num_slots_) return std::nullopt;
-    return Wait{.rank = static_cast<std::size_t>(link.to), .what = cat("a free slot of ", *num_slots_)};
+    return Wait{.rank = static_cast<std::size_t>(link.to),
+                .what = cat("one of ", *num_slots_, " receive buffers to be free")};
   }
 
-  // Whether `rank` is at its side of the message. Used where a send and its receive wait for each other (no buffers).
+  // Returns whether `message` is the next action of `rank`, in a program without receive buffers, where a send and its
+  // receive wait for each other. Returns false if there are buffers.
   [[nodiscard]] bool is_next(std::int64_t rank, const MessageAction& message) const {
     const auto index = static_cast<std::size_t>(rank);
     return num_slots_ == 0 && !is_done(index) && next(index) == Action(message);
@@ -97,7 +99,7 @@ class WaitCheck {
     ++positions_[rank];
   }
 
-  // Describes a circle of waits: goes from a rank to the one that it waits for until a rank comes up again.
+  // Describes a circle of waits: follows each rank to the rank that it waits for, until a rank comes up again.
   std::string circle_text(std::size_t rank) {
     std::vector<std::size_t> order;
     while (std::ranges::find(order, rank) == order.end() && !is_done(rank)) {
@@ -115,8 +117,8 @@ class WaitCheck {
   }
 
   [[nodiscard]] std::string remedy() const {
-    return has_messages_ ? cat(". Expected ranks that do not wait in a circle. Use more slots in an inbox, or "
-                               "insert_messages() for as many as there are.")
+    return has_messages_ ? cat(". Expected ranks that do not wait in a circle. Use more receive buffers, or "
+                               "insert_messages() for the receive buffers that there are.")
                          : ". Expected ranks that do not wait in a circle. Correct the order of the schedule.";
   }
 

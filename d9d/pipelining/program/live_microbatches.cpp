@@ -13,7 +13,7 @@ std::vector<std::int64_t> live_microbatches(const PipelineProgram& program, std:
   std::vector<std::int64_t> counts;
   std::int64_t live = 0;
   for (const auto& action : actions) {
-    // While composed computations run, the microbatch of the forward is already live and that of the backward still is.
+    // While composed computations run, both the microbatch of the forward and that of the backward are live.
     const auto parts = compute_parts(action);
     const auto is_forward = [](const ComputeAction& part) { return holds<ForwardAction>(part); };
     const auto is_last = [](const ComputeAction& part) {

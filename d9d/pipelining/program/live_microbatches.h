@@ -12,11 +12,11 @@
 
 namespace d9d {
 
-// For each action of `rank`: the number of pairs of stage and microbatch that have run F, and not yet B or W, while the
-// action runs. Zeros for a program without a backward.
+// Returns, for each action of `rank`, the number of pairs of stage and microbatch that have run F, and not yet B or W,
+// while the action runs. Returns zeros for a program without a backward.
 [[nodiscard]] std::vector<std::int64_t> live_microbatches(const PipelineProgram& program, std::int64_t rank);
 
-// The maximum of live_microbatches() for each rank.
+// Returns the maximum of live_microbatches() for each rank.
 [[nodiscard]] std::vector<std::int64_t> peak_live_microbatches(const PipelineProgram& program);
 
 }  // namespace d9d

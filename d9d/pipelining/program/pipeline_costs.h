@@ -49,7 +49,7 @@ struct LinkCosts {
   }
 };
 
-// A link that differs from the others.
+// Costs of a link that differs from PipelineCosts::link.
 struct OneLinkCosts {
   std::int64_t from = 0;  // rank
   std::int64_t to = 0;
@@ -83,7 +83,7 @@ void check_costs(const PipelineCosts& costs, std::int64_t num_stages);
 [[nodiscard]] const LinkCosts& costs_of(const PipelineCosts& costs, const DirectedLink& link);
 [[nodiscard]] double duration_of(const PipelineCosts& costs, const ComputeAction& action);
 
-// How much earlier than the end of `first` a computation that is composed with it may begin.
+// Returns how long before the end of `first` the computation `second`, which is composed with it, may begin.
 [[nodiscard]] double overlap_of(const PipelineCosts& costs, const ComputeAction& first, const ComputeAction& second);
 
 extern template const ValueType& json_type<PipelineCosts>();

@@ -23,9 +23,9 @@ struct PipelineProgram {
   StagePlacement stages = {};
   std::vector<RankProgram> ranks = {};
 
-  // False for a program of forwards only.
+  // Returns false for a program of forwards only.
   [[nodiscard]] bool has_backward() const;
-  // False for a program of computations only, which schedules build.
+  // Returns false for a program of computations only, which schedules build.
   [[nodiscard]] bool has_messages() const;
   bool operator==(const PipelineProgram&) const = default;
 };
@@ -33,12 +33,12 @@ struct PipelineProgram {
 // Returns the program without its messages.
 [[nodiscard]] PipelineProgram compute_only(PipelineProgram program);
 
-// One line for each rank: "r{rank}: {actions}".
+// Returns one line for each rank: "r{rank}: {actions}".
 [[nodiscard]] std::string to_text(const PipelineProgram& program);
 
-// The inverse of to_text; empty lines, and comments after a #, are ignored. A stage belongs to the rank that runs its
-// computations. Throws ConfigError for text that is not a program. Order and messages are not checked: validate() does
-// that.
+// Parses text in the form of to_text(); empty lines, and comments after a #, are ignored. A stage belongs to the rank
+// that runs its computations. Throws ConfigError for text that is not a program. Order and messages are not checked:
+// validate() does that.
 [[nodiscard]] PipelineProgram parse_program(std::string_view text);
 
 }  // namespace d9d

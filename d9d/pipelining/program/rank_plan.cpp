@@ -11,7 +11,7 @@ bool ends_microbatch(const ComputeAction& action) {
   return holds<BackwardAction>(action) || holds<BackwardWeightAction>(action);
 }
 
-// The last B or W of each stage, which completes the gradients of its weights.
+// Returns the last B or W of each stage, which completes the gradients of its weights.
 std::map<StageIndex, ComputeAction> last_of_stages(const RankProgram& program) {
   std::map<StageIndex, ComputeAction> last;
   for (const auto& action : program) {

@@ -1,4 +1,5 @@
-// The program of one rank, with what its executor needs in addition to the actions.
+// The program of one rank in the form that the executor runs: computations with the stream that they run on, messages
+// with the link that they take.
 //
 // Example
 //   const RankPlan plan = plan_rank(program, /*rank=*/1);
@@ -24,7 +25,7 @@ struct PlannedCompute {
   bool is_last = false;           // the stage's last B or W of the step: its gradients of weights are complete after it
   bool backward_follows = false;  // F whose B or I is the next computation of the rank
   // 1 for an F composed with a computation of lane 0, and for later computations of its microbatch on that stage. 0 for
-  // all others.
+  // all other computations.
   std::int64_t lane = 0;
   bool operator==(const PlannedCompute&) const = default;
 };
@@ -32,7 +33,7 @@ struct PlannedCompute {
 struct PlannedMessage {
   MessageAction action;
   DirectedLink link;
-  std::int64_t sequence = 0;  // how many messages the link carries before it; the same on both of its ranks
+  std::int64_t sequence = 0;  // the number of earlier messages of the link; the same on both of its ranks
   bool operator==(const PlannedMessage&) const = default;
 };
 
@@ -43,11 +44,11 @@ using RankPlan = std::vector<PlannedStep>;
 // `program` must have passed validate().
 [[nodiscard]] RankPlan plan_rank(const PipelineProgram& program, std::int64_t rank);
 
-// Whether computations of one step can run at the same time: they must be an F, and a B, I or W of another stage. Two
-// passes of one stage cannot, since they share state of the stage, such as gathered parameters.
+// Returns whether computations of one step can run at the same time: they must be an F, and a B, I or W of another
+// stage. Two passes of one stage cannot, since they share state of the stage, such as gathered parameters.
 [[nodiscard]] bool can_run_at_once(const std::vector<PlannedCompute>& parts);
 
-// The links that carry messages, in increasing order of `from`, then of `to`.
+// Returns the links that carry messages, in increasing order of `from`, then of `to`.
 [[nodiscard]] std::vector<DirectedLink> links_of(const PipelineProgram& program);
 
 }  // namespace d9d

@@ -15,12 +15,13 @@ namespace d9d {
 class StagePlacement {
  public:
   StagePlacement() = default;  // no ranks
-  // A custom placement: the rank of each stage. Throws ConfigError unless each rank from 0 to the largest has a stage.
+  // Makes a custom placement from the rank of each stage. Throws ConfigError unless each rank from 0 to the largest has
+  // a stage.
   explicit StagePlacement(std::vector<std::int64_t> rank_of_stage);
-  // Stage s on rank s mod num_ranks.
+  // Places stage s on rank s mod num_ranks.
   [[nodiscard]] static StagePlacement loop(std::int64_t num_ranks, std::int64_t num_stages_per_rank);
-  // Blocks of num_ranks stages in alternating directions: the last stage of a block and the first of the next block are
-  // on the same rank.
+  // Places blocks of num_ranks stages in alternating directions: the last stage of a block and the first of the next
+  // block are on the same rank.
   [[nodiscard]] static StagePlacement v(std::int64_t num_ranks, std::int64_t num_stages_per_rank);
 
   [[nodiscard]] std::int64_t num_ranks() const { return static_cast<std::int64_t>(stages_of_.size()); }
@@ -29,7 +30,7 @@ class StagePlacement {
     return rank_of_.at(static_cast<std::size_t>(stage.value));
   }
   [[nodiscard]] std::int64_t rank_of_last_stage() const { return rank_of_.back(); }
-  // The stages of a rank, in increasing order.
+  // Returns the stages of a rank, in increasing order.
   [[nodiscard]] const std::vector<StageIndex>& stages_of(std::int64_t rank) const {
     return stages_of_.at(static_cast<std::size_t>(rank));
   }

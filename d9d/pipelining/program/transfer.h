@@ -31,21 +31,22 @@ struct DirectedLink {
   auto operator<=>(const DirectedLink&) const = default;
 };
 
-// The transfer from another stage that a computation uses; none for a forward of the first stage, a backward of the
-// last stage, and W.
+// Returns the transfer from another stage that a computation uses; none for a forward of the first stage, a backward of
+// the last stage, and W.
 [[nodiscard]] std::optional<Transfer> input_of(const ComputeAction& action, std::int64_t num_stages);
 
-// The transfer to another stage that a computation outputs; none for a forward of the last stage, a backward of the
-// first stage, and W.
+// Returns the transfer to another stage that a computation outputs; none for a forward of the last stage, a backward of
+// the first stage, and W.
 [[nodiscard]] std::optional<Transfer> output_of(const ComputeAction& action, std::int64_t num_stages);
 
-// The transfer that a message belongs to; its stages may lie outside the pipeline.
+// Convert between a transfer and the messages that send and receive it. The stages that transfer_of() returns may lie
+// outside the pipeline.
 [[nodiscard]] Transfer transfer_of(const MessageAction& message);
 [[nodiscard]] bool is_send(const MessageAction& message);
 [[nodiscard]] MessageAction send_of(const Transfer& transfer);
 [[nodiscard]] MessageAction receive_of(const Transfer& transfer);
 
-// The link that a transfer takes; none if both stages are on one rank.
+// Returns the link that a transfer takes; none if both stages are on one rank.
 [[nodiscard]] std::optional<DirectedLink> link_of(const Transfer& transfer, const StagePlacement& stages);
 
 }  // namespace d9d

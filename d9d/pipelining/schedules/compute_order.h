@@ -15,29 +15,30 @@
 
 namespace d9d {
 
-// All forwards, stage by stage.
+// Runs all forwards, stage by stage.
 [[nodiscard]] RankProgram forward_order(const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches);
 
-// All forwards stage by stage, then all backwards in the opposite order (GPipe, looped breadth-first). Keeps V M live
-// microbatches.
+// Runs all forwards stage by stage, then all backwards in the opposite order (GPipe, looped breadth-first). Keeps V M
+// live microbatches.
 [[nodiscard]] RankProgram breadth_first_order(const StagePlacement& stages, std::int64_t rank,
                                               std::int64_t num_microbatches);
 
-// Runs each microbatch through all stages of the rank and back before the next one. For a single rank.
+// Runs each microbatch through all stages of the rank and back before the next one. Only for pipelines of one rank.
 [[nodiscard]] RankProgram depth_first_order(const StagePlacement& stages, std::int64_t rank,
                                             std::int64_t num_microbatches);
 
-// One forward and one backward in turn (1F1B), interleaved over the stages of a rank if it has several. For stages in a
-// loop, with config.num_stages_per_rank stages a rank. Microbatches go through all stages of a rank in
+// Runs one forward and one backward in turn (1F1B), interleaved over the stages of a rank if it has several. Only for
+// stages in a loop, with config.num_stages_per_rank stages a rank. Microbatches go through all stages of a rank in
 // groups of at least P, or of M if M < P. The sizes of groups differ by at most one; larger groups come first.
 [[nodiscard]] RankProgram one_f_one_b_order(const StagePlacement& stages, std::int64_t rank,
                                             std::int64_t num_microbatches, const OneFOneBScheduleConfig& config);
 
-// For stages placed as a V, V = 2. Keeps at most 2 P live microbatches.
+// Runs the ZB-V schedule; only for stages placed as a V, V = 2. Keeps at most 2 P live microbatches.
 [[nodiscard]] RankProgram zero_bubble_v_order(const StagePlacement& stages, std::int64_t rank,
                                               std::int64_t num_microbatches);
 
-// For stages placed as a V, V = 2, and M >= 2 P. Keeps at most 2 P + 1 live microbatches.
+// Runs the DualPipeV schedule; only for stages placed as a V, V = 2, and M >= 2 P. Keeps at most 2 P + 1 live
+// microbatches.
 [[nodiscard]] RankProgram dual_pipe_v_order(const StagePlacement& stages, std::int64_t rank,
                                             std::int64_t num_microbatches);
 

@@ -49,8 +49,8 @@ class MessagePlacer {
   struct Rank {
     std::size_t position = 0;  // index of the rank's next computation
     bool is_busy = false;
-    std::deque<Transfer> unsent;         // outputs, in order; the rank continues when all are sent
-    std::map<Transfer, double> present;  // computed here or received, with the time of availability
+    std::deque<Transfer> unsent;         // outputs in sending order; the rank continues when all are sent
+    std::map<Transfer, double> present;  // computed or received by this rank, with times of availability
   };
   using Event = std::pair<double, std::size_t>;  // time, rank
   using Events = std::priority_queue<Event, std::vector<Event>, std::greater<>>;
@@ -169,7 +169,7 @@ class MessagePlacer {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       D9D_CHECK(ranks_[rank].position == computations_.ranks[rank].size(), ConfigError, "[pipelining::messages] rank ",
                 rank, " waits at ", to_text(next_action(rank)),
-                " for something that no rank can make before. Correct the order of the schedule.");
+                " for an input that no rank can compute before. Correct the order of the schedule.");
     }
   }
 

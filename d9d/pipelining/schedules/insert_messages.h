@@ -22,7 +22,7 @@ struct MessagePlacement {
   // Receive buffers of a directed link: messages that may be sent and not yet received. 0: a send waits for its
   // receive. nullopt: no limit.
   std::optional<std::int64_t> num_inbox_slots = 2;
-  PipelineCosts costs = {};  // decide which receives come early; a program cannot hang whatever they are
+  PipelineCosts costs = {};  // decide which receives come early; programs do not hang with any costs
 };
 
 // The result does not depend on the rank that calls it. Throws ConfigError if computations wait for each other in a

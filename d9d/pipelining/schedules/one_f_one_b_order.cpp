@@ -14,8 +14,9 @@ struct Visit {
   std::int64_t microbatch;
 };
 
-// As many groups as whole rounds of P microbatches fit into a step, of sizes as even as possible. The largest groups
-// come first: the number of forwards that run ahead is that of the first group, and suffices for all later ones.
+// Divides the microbatches into as many groups as whole rounds of P microbatches fit into a step, of sizes as even as
+// possible. The largest groups come first: the number of forwards that run ahead is computed for the first group, and
+// suffices for all later groups.
 std::vector<std::int64_t> group_sizes(std::int64_t num_microbatches, std::int64_t num_ranks) {
   const std::int64_t num_groups = std::max<std::int64_t>(1, num_microbatches / num_ranks);
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(num_groups), num_microbatches / num_groups);
@@ -23,7 +24,7 @@ std::vector<std::int64_t> group_sizes(std::int64_t num_microbatches, std::int64_
   return sizes;
 }
 
-// The order of a rank's forwards: group by group through the rank's stages.
+// Returns the order of a rank's forwards: each group goes through all stages of the rank before the next group begins.
 std::vector<Visit> forward_visits(const std::vector<std::int64_t>& sizes, std::int64_t num_chunks) {
   std::vector<Visit> visits;
   std::int64_t first = 0;

@@ -19,25 +19,26 @@ namespace d9d {
 struct PipelineSchedule {
   std::string name;  // for errors and plots
   std::function<StagePlacement(std::int64_t num_ranks)> placement;
-  // The computations of one rank, in order. Must not depend on the rank that calls it. Throws ConfigError for a number
-  // of microbatches that the schedule cannot run.
+  // Returns the computations of one rank, in order. Must not depend on the rank that calls it. Throws ConfigError for a
+  // number of microbatches that the schedule cannot run.
   std::function<RankProgram(const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches)> order;
 };
 
-// In a pipeline with a single stage, every schedule that trains runs F0 B0 F1 B1 and so keeps the activations of one
-// microbatch. Throws ConfigError for auto, which does not name a schedule yet.
+// Returns the schedule that `config` names. In a pipeline with a single stage, every schedule that trains runs F0 B0 F1
+// B1 and so keeps the activations of one microbatch. Throws ConfigError for auto, which does not name a schedule yet.
 [[nodiscard]] PipelineSchedule schedule_of(const PipelineScheduleConfig& config);
 
-// The placement of the stages on num_ranks ranks. Throws ConfigError if the schedule has no placement or no order, or
-// places stages on another number of ranks.
+// Returns the placement of the stages on num_ranks ranks. Throws ConfigError if the schedule has no placement or no
+// order, or places stages on another number of ranks.
 [[nodiscard]] StagePlacement placement_of(const PipelineSchedule& schedule, std::int64_t num_ranks);
 
-// A program of computations only. Throws ConfigError for fewer than one rank or microbatch, and what order() throws.
+// Returns a program of computations only. Throws ConfigError for fewer than one rank or microbatch, and what order()
+// throws.
 [[nodiscard]] PipelineProgram build_compute_program(const PipelineSchedule& schedule, std::int64_t num_ranks,
                                                     std::int64_t num_microbatches);
 
-// A program of computations and messages. It is validated, since the order of a custom schedule may be wrong: throws
-// ConfigError then.
+// Returns a program of computations and messages. Validates it, since the order of a custom schedule may be wrong, and
+// throws ConfigError if it is.
 [[nodiscard]] PipelineProgram build_program(const PipelineSchedule& schedule, std::int64_t num_ranks,
                                             std::int64_t num_microbatches, const MessagePlacement& placement = {});
 

@@ -40,7 +40,7 @@ struct LoopedBfsScheduleConfig {
 
 // How many forwards a rank runs ahead of its first backward, for each rank that comes after it in the pipeline.
 enum class OneFOneBDepth {
-  kDouble,   // two: a message may take as long as a forward without delay; up to 2 P - 1 live microbatches
+  kDouble,   // two: messages that take as long as a forward delay nothing; up to 2 P - 1 live microbatches
   kClassic,  // one: at most P live microbatches (Narayanan et al. 2019)
 };
 constexpr auto enum_names(OneFOneBDepth) {
@@ -83,8 +83,8 @@ constexpr auto enum_names(ScheduleKind) {
                                                 {ScheduleKind::kDualPipeV, DualPipeVScheduleConfig::kTag.value}});
 }
 
-// The job measures its stages and chooses, from the other schedules, the one with the shortest simulated step that
-// fits.
+// The job measures its stages and chooses, among the other schedules, the one with the shortest simulated step that
+// keeps at most max_bytes.
 struct AutoScheduleConfig {
   std::int64_t max_stages_per_rank = 4;
   std::vector<ScheduleKind> schedules = {};  // the candidates; empty: all

@@ -50,7 +50,7 @@ PipelineProgram place_messages_by_sweep(const PipelineProgram& computations) {
   for (std::size_t rank = 0; rank < position.size(); ++rank) {
     D9D_CHECK(position[rank] == computations.ranks[rank].size(), ConfigError, "[pipelining::messages] rank ", rank,
               " waits at ", to_text(computations.ranks[rank][position[rank]]),
-              " for something that no rank can make before. Correct the order of the schedule.");
+              " for an input that no rank can compute before. Correct the order of the schedule.");
   }
   return result;
 }

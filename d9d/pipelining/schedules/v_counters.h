@@ -28,7 +28,7 @@ class VCounters {
       : early_{.index = stages.stages_of(rank).front()}, late_{.index = stages.stages_of(rank).back()} {}
 
   Stage& early() { return early_; }  // the rank's stage on the way to the last rank
-  Stage& late() { return late_; }    // its stage on the way back
+  Stage& late() { return late_; }    // the rank's stage on the way back to rank 0
 
   void forward(Stage& stage) { program_.emplace_back(next_forward(stage)); }
   void backward(Stage& stage) { program_.emplace_back(next_backward(stage)); }

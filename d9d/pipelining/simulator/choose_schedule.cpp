@@ -14,7 +14,7 @@
 namespace d9d {
 namespace {
 
-constexpr std::int64_t kMostVirtualLayers = 8;  // the most that balancing tries at either end
+constexpr std::int64_t kMostVirtualLayers = 8;  // balance() tries 0 to this many at either end
 
 void add(StageCosts& sum, const StageCosts& more) {
   sum.forward += more.forward;
@@ -34,8 +34,8 @@ struct Draft {
   double least = 0;  // lower bound of the simulated makespan
 };
 
-// A lower bound of the makespan: a rank's computations, after the first microbatch has come through the stages before
-// its own.
+// Returns a lower bound of the makespan: the time of a rank's computations and of the first microbatch's forwards on
+// the stages before the rank's first stage, for the rank where this takes longest.
 double least_makespan(const PipelineProgram& program, const PipelineCosts& costs) {
   double least = 0;
   for (std::int64_t rank = 0; rank < program.stages.num_ranks(); ++rank) {
@@ -54,8 +54,8 @@ double least_makespan(const PipelineProgram& program, const PipelineCosts& costs
   return least;
 }
 
-// nullopt if the schedule cannot run with this number of microbatches, a stage would have no layer, or stages were
-// measured but not for this number of stages.
+// Returns nullopt if the schedule cannot run with this number of microbatches, if a stage would have no layer, or if
+// stages were measured but not for this number of stages.
 std::optional<Draft> draft(const ScheduleRequest& request, const MicrobatchOption& option,
                            const ScheduleCandidate& candidate) {
   Draft result{.candidate = candidate};
@@ -96,7 +96,7 @@ bool is_better(const ScheduleCandidate& a, const ScheduleCandidate& b) {
   return std::tuple(a.makespan, a.peak_bytes) < std::tuple(b.makespan, b.peak_bytes);
 }
 
-// Simulates drafts in the order of their lower bounds, until no other draft can be shorter.
+// Simulates drafts in the order of their lower bounds, until no remaining draft can be shorter than the best.
 std::vector<ScheduleCandidate> simulate_shortest(const ScheduleRequest& request, std::vector<Draft> drafts) {
   std::ranges::stable_sort(drafts, {}, &Draft::least);
   std::vector<ScheduleCandidate> candidates;
@@ -128,7 +128,8 @@ std::vector<Draft> drafts_of(const ScheduleRequest& request) {
   return drafts;
 }
 
-// Tries virtual layers with the costs of the model, since the layers of measured stages are fixed.
+// Tries numbers of virtual layers. Uses the costs of the model even if stages were measured, because a measured stage
+// has a fixed number of layers.
 std::optional<ScheduleCandidate> balance(const ScheduleRequest& request, const ScheduleCandidate& best) {
   MicrobatchOption option = *std::ranges::find(request.microbatches, best.num_microbatches, &MicrobatchOption::count);
   option.stages.clear();

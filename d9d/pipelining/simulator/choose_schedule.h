@@ -45,7 +45,7 @@ struct ScheduleRequest {
   double composed_overlap = 0;                         // as in PipelineCosts
   std::vector<PipelineScheduleConfig> schedules = {};  // empty: training_schedules(max_stages_per_rank)
   std::int64_t max_stages_per_rank = 4;
-  std::int64_t num_virtual_layers_pre = 0;  // they move layers away from the ends in the job (LayerDistribution)
+  std::int64_t num_virtual_layers_pre = 0;  // virtual layers of the job (LayerDistribution)
   std::int64_t num_virtual_layers_post = 0;
   std::optional<double> max_bytes = std::nullopt;  // limit of the bytes that a rank keeps
 };
@@ -57,35 +57,37 @@ struct ScheduleCandidate {
   std::int64_t num_virtual_layers_post = 0;
   double makespan = 0;
   double bubble_fraction = 0;
-  double peak_bytes = 0;  // microbatches and stages, of the rank that keeps most
+  double peak_bytes = 0;  // of microbatches and stages, on the rank that keeps most
   bool fits = true;
 };
 
 struct ScheduleChoice {
   ScheduleCandidate best;
-  // The candidates that were simulated, the shortest step first. The others are longer: the computations of one of
-  // their ranks alone take longer than the best step.
+  // The candidates that were simulated, the shortest step first. Candidates that are left out have longer steps than
+  // the best: the computations of one of their ranks alone take longer.
   std::vector<ScheduleCandidate> candidates;
-  // `best` with the virtual layers that shorten its step most; nullopt if none do. For measured stages the makespan is
-  // that of `best`, reduced by the share by which the virtual layers shorten the step of the model.
+  // `best` with the virtual layers that shorten its step most; nullopt if none do. If stages were measured, its
+  // makespan is that of `best`, scaled by the factor by which the virtual layers shorten the step that is simulated
+  // with the costs of the model.
   std::optional<ScheduleCandidate> balanced;
   std::string explanation;
 };
 
-// Every schedule that trains, with up to max_stages_per_rank stages a rank.
+// Returns every schedule that trains, with up to max_stages_per_rank stages a rank.
 [[nodiscard]] std::vector<PipelineScheduleConfig> training_schedules(std::int64_t max_stages_per_rank);
 
-// The costs of each of num_stages stages. Throws ConfigError if a stage would have no layer.
+// Returns the costs of each of num_stages stages. Throws ConfigError if a stage would have no layer.
 [[nodiscard]] std::vector<StageCosts> stage_costs(const ModelCosts& model, std::int64_t num_stages,
                                                   std::int64_t num_virtual_layers_pre,
                                                   std::int64_t num_virtual_layers_post);
 
-// The measured costs, or those of the option's model.
+// Returns the measured costs of the option's num_stages stages, or the costs by its model if it has no measured costs.
+// Throws ConfigError if it has measured costs, but not for num_stages stages.
 [[nodiscard]] std::vector<StageCosts> stage_costs(const MicrobatchOption& option, const ScheduleCandidate& candidate,
                                                   std::int64_t num_stages);
 
-// Exact for the request: no candidate that fits has a shorter simulated step. Throws ConfigError if none fits, naming
-// the one that keeps the fewest bytes.
+// Simulates as many candidates as it needs to find the best: no candidate that fits has a shorter simulated step.
+// Throws ConfigError if no candidate fits, naming the one that keeps the fewest bytes.
 [[nodiscard]] ScheduleChoice choose_schedule(const ScheduleRequest& request);
 
 }  // namespace d9d

@@ -15,8 +15,8 @@ const char* category_of(const ComputeAction& action) {
   return holds<BackwardInputAction>(action) ? "backward of inputs" : "backward of weights";
 }
 
-// Composed computations overlap, but slices of one thread must nest: computations composed with a forward get
-// another thread.
+// Composed computations overlap, but the slices of a thread of the trace must nest: the computation that is composed
+// with a forward gets a thread of its own.
 std::int64_t thread_of(const ComputeSpan& span) {
   return 2 * span.rank + (span.is_composed && !holds<ForwardAction>(span.action) ? 1 : 0);
 }

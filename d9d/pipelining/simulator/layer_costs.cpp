@@ -5,7 +5,7 @@
 namespace d9d {
 namespace {
 
-// f(a.x, b.x) of each cost x.
+// Returns costs in which each member x is f(a.x, b.x).
 StageCosts each(const StageCosts& a, const StageCosts& b, const auto& f) {
   return {.forward = f(a.forward, b.forward),
           .backward = f(a.backward, b.backward),

@@ -13,8 +13,8 @@ bool trains(const Simulation& run) {
                              [](const ComputeSpan& span) { return !holds<ForwardAction>(span.action); });
 }
 
-// Changes at one time are applied together: bytes that are dropped then do not count together with bytes that are
-// added.
+// Index of the bytes that are dropped and of those that are added at one time. Both are applied together, so that a
+// peak does not count dropped bytes together with added ones.
 enum Turn : std::size_t { kDrop, kAdd };
 
 }  // namespace

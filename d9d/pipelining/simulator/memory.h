@@ -7,7 +7,7 @@
 //
 // A forward adds its stage's activation_bytes when it starts; a whole backward (B) or an input pass (I) drops them when
 // it ends. An input pass then adds deferred_bytes, which the weight pass (W) drops when it ends. In a program without a
-// backward, a forward keeps them only while it runs. Parameters, gradients and messages are not counted.
+// backward, a forward keeps activation_bytes only while it runs. Parameters, gradients and messages are not counted.
 #pragma once
 
 #include <vector>
@@ -22,7 +22,8 @@ struct MemorySample {
   double bytes = 0;
 };
 
-// In order of time, one sample for each time at which the sum changes; empty for a rank without computations.
+// Returns samples in order of time, one for each time at which the number of bytes changes; none for a rank without
+// computations.
 [[nodiscard]] std::vector<MemorySample> memory_curve(const Simulation& run, const PipelineCosts& costs,
                                                      std::int64_t rank);
 

@@ -15,9 +15,9 @@ namespace {
 
 using detail::SvgCanvas;
 
-constexpr double kLeft = 92;    // names of ranks
-constexpr double kRight = 118;  // the numbers of each rank
-constexpr double kTop = 64;     // title and legend of a step
+constexpr double kLeft = 92;    // width for the names of ranks
+constexpr double kRight = 118;  // width for the numbers of each rank
+constexpr double kTop = 64;     // height for title and legend of a step
 constexpr double kCells = 28;
 constexpr double kMemory = 20;
 constexpr double kGap = 14;  // between lanes: messages are drawn here
@@ -55,7 +55,7 @@ std::string color_text(const std::array<double, 3>& color) {
 
 bool is_dark(const std::array<double, 3>& color) { return 0.3 * color[0] + 0.59 * color[1] + 0.11 * color[2] < 135; }
 
-// Which of its rank's stages a computation belongs to, and how many the rank has.
+// The stages that each rank computes in a run.
 class Chunks {
  public:
   explicit Chunks(const Simulation& run) {
@@ -90,7 +90,7 @@ std::string bytes_text(double bytes) {
 
 std::string percent_text(double share) { return cat(std::round(1000 * std::max(share, 0.0)) / 10, " %"); }
 
-// 1, 2 or 5 times a power of ten, so that about ten steps cover `span`.
+// Returns 1, 2 or 5 times a power of ten, so that at most ten steps cover `span`.
 double tick_step(double span) {
   const double power = std::pow(10, std::floor(std::log10(span / 10)));
   for (const double factor : {1.0, 2.0, 5.0}) {
@@ -107,7 +107,7 @@ class StepDrawing {
   void draw() {
     draw_title();
     for (std::int64_t rank = 0; rank < step_.run.num_ranks; ++rank) draw_lane(rank);
-    if (options_.messages) {  // below the cells: arrows across a lane must not hide its numbers
+    if (options_.messages) {  // drawn before the cells, whose numbers arrows must not hide
       for (const auto& message : step_.run.messages) draw_message(message);
     }
     for (const auto& span : step_.run.computations) draw_cell(span);
@@ -194,7 +194,7 @@ class StepDrawing {
     });
   }
 
-  // Draws an arrow from the lane that sends to the lane that receives. It begins when the transfer has been computed.
+  // Draws an arrow from the sender's lane to the receiver's. The arrow begins when the transfer has been computed.
   void draw_message(const MessageSpan& message) {
     const bool is_down = message.link.from < message.link.to;
     const double from = y(message.link.from) + (is_down ? kCells : 0);

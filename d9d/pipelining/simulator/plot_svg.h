@@ -3,7 +3,7 @@
 // Example
 //   std::ofstream("1f1b.svg") << plot_svg({{.title = "1F1B", .run = simulate(program), .costs = {}}});
 //
-// The colours can be told apart with any colour vision (Okabe and Ito). If a rank has several stages, later ones are
+// The colours can be told apart with any colour vision (Okabe and Ito). If a rank has several stages, later stages are
 // lighter.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace d9d {
 
-// One step; several are drawn above each other in one scale of time.
+// One step of a plot, which draws several steps one below the other with one scale of time.
 struct PlottedStep {
   std::string title;
   Simulation run;
@@ -28,7 +28,7 @@ struct PlotOptions {
   bool memory = true;
 };
 
-// Throws ConfigError for a step without computations.
+// Returns the text of an SVG file. Throws ConfigError if no step takes time.
 [[nodiscard]] std::string plot_svg(const std::vector<PlottedStep>& steps, const PlotOptions& options = {});
 
 }  // namespace d9d

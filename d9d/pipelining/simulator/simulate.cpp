@@ -10,7 +10,8 @@
 namespace d9d {
 namespace {
 
-// The time in which at least one of a rank's computations runs. They are in order; composed ones may overlap.
+// Returns the time in which at least one computation of `rank` runs. The spans are in order of the program; those of
+// composed computations may overlap.
 double busy_time(const Simulation& run, std::int64_t rank) {
   double busy = 0;
   double covered = 0;
@@ -37,8 +38,8 @@ double Simulation::bubble_fraction() const {
 Simulation simulate(const PipelineProgram& program, const SimulationOptions& options) {
   check_costs(options.costs, program.stages.num_stages());
   D9D_CHECK(!options.num_inbox_slots || *options.num_inbox_slots >= 1, ConfigError,
-            "[pipelining::simulate] expected at least one slot in an inbox, got ", options.num_inbox_slots.value_or(1),
-            ". Change it.");
+            "[pipelining::simulate] expected at least one receive buffer for each link, got ",
+            options.num_inbox_slots.value_or(1), ". Change num_inbox_slots.");
   const bool has_messages = program.has_messages();
   D9D_CHECK(has_messages || options.channels == MessageChannels::kLinks, ConfigError,
             "[pipelining::simulate] expected a program with messages for one channel a rank. Place them first.");

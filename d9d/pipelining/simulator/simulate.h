@@ -2,13 +2,13 @@
 //
 // Example
 //   const Simulation run = simulate(build_program(schedule_of(GPipeScheduleConfig{}), 4, 8));
-//   run.makespan;                 // 33: forwards of 1, backwards of 2
-//   run.bubble_fraction();             // 0.273, the bubble fraction
+//   run.makespan;                 // 33, if a forward takes 1 and a backward 2
+//   run.bubble_fraction();        // 0.273
 //
 // A rank runs its actions in order. Composed computations overlap as PipelineCosts::composed_overlap says. A message is
 // sent as soon as its transfer has been computed, its link is free and a receive buffer is free; the rank continues to
-// compute meanwhile. The rank waits at a receive until the message is there; directly before composed computations only
-// the one that uses the message waits. A program of computations only is simulated with the messages that
+// compute meanwhile. A rank waits at a receive until the message has arrived; if composed computations follow directly,
+// only the computation that uses the message waits. A program of computations only is simulated with the messages that
 // insert_messages() inserts.
 #pragma once
 
@@ -22,9 +22,9 @@
 namespace d9d {
 
 enum class MessageChannels {
-  kLinks,  // each directed link by itself
-  // All messages of a rank pass one after the other, each when both of its ranks have come to it, as with one NCCL
-  // communicator for the whole pipeline. Needs a program with messages.
+  kLinks,  // each directed link delivers independently of the others
+  // All messages of a rank pass one after the other, each when sender and receiver have reached it in their programs,
+  // as with one NCCL communicator for the whole pipeline. Needs a program with messages.
   kOneARank,
 };
 
@@ -54,12 +54,12 @@ struct MessageSpan {
 struct Simulation {
   std::int64_t num_ranks = 0;
   double makespan = 0;
-  std::vector<ComputeSpan> computations;  // rank by rank, in order
-  std::vector<MessageSpan> messages;      // link by link, in order
+  std::vector<ComputeSpan> computations;  // rank by rank, in the order of the program
+  std::vector<MessageSpan> messages;      // link by link, in the order of sending
 
-  // The bubble fraction of `rank`: the share of the makespan in which it does not compute.
+  // Returns the bubble fraction of `rank`: the share of the makespan in which it does not compute.
   [[nodiscard]] double bubble_fraction(std::int64_t rank) const;
-  // The bubble fraction of all ranks together.
+  // Returns the bubble fraction of all ranks together.
   [[nodiscard]] double bubble_fraction() const;
 };
 

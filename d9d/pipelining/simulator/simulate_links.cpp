@@ -21,7 +21,7 @@ class Inbox {
     start_messages();
   }
 
-  // The oldest message that has not been received; null while its arrival is unknown.
+  // Returns the oldest message that has not been received; null while its arrival is unknown.
   [[nodiscard]] const MessageSpan* oldest() const {
     return num_received_ < num_started_ ? &messages_[num_received_] : nullptr;
   }
@@ -96,7 +96,7 @@ class LinkSimulator {
               ". Correct the program; validate() says what is wrong.");
   }
 
-  // False if a time that the next action needs is not known yet.
+  // Returns false if a time that the next action needs is not known yet.
   bool advance(std::size_t rank) {
     const auto& actions = program_.ranks[rank];
     const std::size_t first = positions_[rank];
@@ -143,7 +143,7 @@ class LinkSimulator {
     return true;
   }
 
-  // The time when the input of `part` is available; kUnknownTime while it is not known.
+  // Returns the time when the input of `part` is available, or kUnknownTime while it is not known.
   double input_time(const ComputeAction& part) {
     const auto input = input_of(part, program_.stages.num_stages());
     if (!input) return 0;
@@ -182,7 +182,7 @@ class LinkSimulator {
   std::vector<std::vector<ComputeSpan>> spans_;
   std::map<DirectedLink, Inbox> inboxes_;
   TransferTimes made_;      // time when a transfer is computed on the source's rank
-  TransferTimes received_;  // time when it is received on the target's rank
+  TransferTimes received_;  // time when a transfer is received on the target's rank
 };
 
 }  // namespace

@@ -82,7 +82,7 @@ class OneChannelSimulator {
     return true;
   }
 
-  // Passes the first message of `rank`'s channel if it is the first of the other rank's too.
+  // Delivers the first message in the channel of `rank` if it is also the first in the channel of its other rank.
   bool exchange(std::size_t rank) {
     if (ranks_[rank].channel.empty()) return false;
     const PostedMessage message = ranks_[rank].channel.front();
@@ -116,7 +116,7 @@ class OneChannelSimulator {
   const SimulationOptions& options_;
   std::vector<ChannelRank> ranks_;
   std::vector<std::vector<ComputeSpan>> spans_;
-  TransferTimes there_;  // times of availability on the target's rank
+  TransferTimes there_;  // when each transfer is available on the target's rank
   Simulation result_;
 };
 

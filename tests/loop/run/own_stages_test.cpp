@@ -336,7 +336,7 @@ TEST(OwnStages, That_hand_on_memory_which_they_write_again_are_refused_and_copie
   for (const Layout& layout : layouts) {
     EXPECT_EQ(difference(train(Provider(cloned), layout), expected, tolerance("fp64")), "");
     EXPECT_THAT(error_of(Provider(written_again), layout),
-                HasSubstr("expected tensor 1 of what stage 0 hands to stage 1 for microbatch 0 to stay"));
+                HasSubstr("expected tensor 1 that stage 0 sends to stage 1 for microbatch 0 to stay"));
   }
 }
 

@@ -327,7 +327,7 @@ TEST(Fsdp, Refuses_modules_that_have_storage_or_nothing_to_shard) {
     EXPECT_THAT([&] { filled.shard(); }, ThrowsMessage<StateError>(HasSubstr("first.weight without storage")));
     Sharded twice(world);
     twice.shard();
-    EXPECT_THAT([&] { twice.shard(); }, ThrowsMessage<ConfigError>(HasSubstr("none that another unit has not")));
+    EXPECT_THAT([&] { twice.shard(); }, ThrowsMessage<ConfigError>(HasSubstr("none that belong to no other unit")));
   });
 }
 

@@ -131,7 +131,8 @@ TEST_P(ExecutorFaults, A_stage_that_hands_on_something_else_than_announced_is_na
     part.stages.front() = std::make_unique<OtherTransfer>(part.network, part.executor.stages().front());
     part.run();
   });
-  EXPECT_THAT(errors[0], HasSubstr("expected stage 0 to hand on what it announced, Float [2, 5], got Double [2, 5] for "
+  EXPECT_THAT(errors[0], HasSubstr("expected stage 0 to return the tensors that it announced, "
+                                   "Float [2, 5], got Double [2, 5] for "
                                    "microbatch 1"));
   EXPECT_NE(errors[1], "");
 }

@@ -36,7 +36,7 @@ TEST(Validate, Names_rank_action_stage_and_microbatch) {
   EXPECT_EQ(error("0F0 0SEND_F0 0RECV_B0 0B0"), "");
   EXPECT_THAT(
       error("0SEND_F0 0F0 0RECV_B0 0B0"),
-      HasSubstr("rank 0, action 0 (0SEND_F0: stage 0, microbatch 0): expected what is sent to be computed before"));
+      HasSubstr("rank 0, action 0 (0SEND_F0: stage 0, microbatch 0): expected its transfer to be computed before"));
   EXPECT_THAT(error("0F0 0SEND_F0 0B0 0RECV_B0"),
               HasSubstr("rank 0, action 2 (0B0: stage 0, microbatch 0): expected 0RECV_B0 before 0B0, which uses it"));
   EXPECT_THAT(error("0F0 0SEND_F0 0RECV_B0 0I0"),
@@ -92,7 +92,7 @@ TEST(Validate, Full_inboxes_hang_where_there_are_too_few_slots) {
   const auto longer =
       insert_messages(test::golden_computations("looped_bfs V=2", 2, 8), {.num_inbox_slots = std::nullopt});
   EXPECT_EQ(error_of(longer), "");
-  EXPECT_THAT(error_of(longer, {.num_inbox_slots = 1}), HasSubstr("a free slot of 1"));
+  EXPECT_THAT(error_of(longer, {.num_inbox_slots = 1}), HasSubstr("one of 1 receive buffers to be free"));
 }
 
 TEST(Validate, Live_microbatches_stay_below_the_limit) {
