@@ -11,7 +11,7 @@
 namespace d9d {
 namespace {
 
-// The ranks that together hold all parts of a parameter.
+// Returns the ranks that together hold all parts of a parameter.
 DeviceMesh ranks_of_parts(const Parameter& parameter) {
   std::vector<std::string> axes;
   for (std::size_t i = 0; i < parameter.placements().size(); ++i) {

@@ -128,11 +128,12 @@ void FirstStep::warn(const std::vector<std::shared_ptr<Module>>& stages) {
   }
   std::vector<std::int64_t> is_reached;
   for (const auto& [name, parameter] : parameters) {
-    // Erases the entry: the leaves that remain belong to no module.
+    // Erases each parameter's leaf, so that the leaves that remain in leaves_ belong to no module.
     is_reached.push_back(static_cast<std::int64_t>(leaves_.erase(parameter->local().unsafeGetTensorImpl())));
   }
   const at::Tensor reached = at::tensor(is_reached, at::kLong).to(context_.device());
-  const DeviceMesh of_stage = context_.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"});  // have the same parameters
+  // The ranks that have the same pipeline stages, and therefore the same parameters.
+  const DeviceMesh of_stage = context_.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"});
   if (of_stage.num_ranks() > 1) of_stage.communicator()->all_reduce(reached, ReduceOp::kMax).wait();
   if (of_stage.index() != 0) return;
   const at::Tensor on_host = reached.cpu();
