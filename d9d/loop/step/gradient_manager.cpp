@@ -123,8 +123,8 @@ at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   return totals;
 }
 
-// Clip coefficient divided by the total weight. NaN if the loss or the norm is not finite, as with a total weight of 0,
-// or if ranks have not reduced the same modules.
+// Returns the clip coefficient divided by the total weight. NaN if the loss or the norm is not finite, which includes a
+// total weight of 0, or if ranks have not reduced the same modules.
 at::Tensor GradientManager::grad_scale_of(const at::Tensor& sums, const at::Tensor& norm) const {
   const at::Tensor weight = sums[kWeight];
   const at::Tensor loss = sums[kLoss] / weight, norm_of_step = norm / weight.abs();

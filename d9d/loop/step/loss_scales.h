@@ -1,4 +1,4 @@
-// Factors that combine several losses of a step, each a mean over something else, into one loss.
+// Factors that combine several losses of a step, each with weights of its own, into one loss.
 //
 //   the step's loss   sum over losses k of  sum_i(w_ki * L_ki) / W_k        with W_k = sum_i(w_ki), i: the microbatches
 //   = the mean over i of  sum over k of  s_ki * L_ki                        with s_ki = N * w_ki / W_k, N: their number
