@@ -22,7 +22,7 @@ class ModuleMemory {
   std::vector<ParameterPtr> parameters_;
   std::vector<BufferPtr> buffers_;
   std::vector<const void*> addresses_;
-  std::vector<bool> are_trained_;  // of parameters_
+  std::vector<bool> are_trained_;  // requires_grad of each parameter
 };
 
 }  // namespace d9d::detail

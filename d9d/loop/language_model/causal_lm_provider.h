@@ -101,7 +101,7 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
  private:
   static constexpr auto kHead = CausalLMHeadConfig{};
 
-  ModulePtr<PreNormDecoder> backbone_;  // of the stage that was built last
+  ModulePtr<PreNormDecoder> backbone_;  // the backbone of the stage that was built last
   ModulePtr<DecoderForCausalLM> model_;
   ModelExport export_;
 };

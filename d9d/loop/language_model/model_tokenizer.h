@@ -26,8 +26,8 @@ void check_tokenizer(const DistContext& context, const DataConfig& data,
 
 struct TokenizerFilesOptions {
   std::optional<std::filesystem::path> source_checkpoint = {};
-  std::optional<std::filesystem::path> tokenizer = {};  // for data of token ids if source_checkpoint has none
-  std::int64_t max_positions = 0;                       // of the model
+  std::optional<std::filesystem::path> tokenizer = {};  // of the data, if that is ids and source_checkpoint has none
+  std::int64_t max_positions = 0;                       // longest sequence of the model; 0: unknown
 };
 
 // Local. Returns the texts of tokenizer.json, tokenizer_config.json, the chat template and generation_config.json, by

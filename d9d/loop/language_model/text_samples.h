@@ -27,7 +27,7 @@ namespace d9d {
 
 struct TextSamplesConfig {
   std::vector<std::string> prompts = {};                // if the data is conversations: user messages
-  std::optional<std::filesystem::path> tokenizer = {};  // a tokenizer.json; null: the data's, or bytes
+  std::optional<std::filesystem::path> tokenizer = {};  // a tokenizer.json; null: the tokenizer of the data, or bytes
   // Texts of tokens that end a sample, in addition to the data's end_of_document and the end of the assistant's
   // message.
   std::vector<std::string> stop_at = {};

@@ -183,7 +183,7 @@ class MeasuredRank {
     for (PlannedStage& stage : stages_) stages.push_back(&stage);
     executor_.run(stages, request_.num_microbatches);
     const std::int64_t parameters = memory_.sum_of(&StageMemory::parameters);
-    const std::int64_t in_step = meter_.peak_bytes() - built;  // in addition to what was built
+    const std::int64_t in_step = meter_.peak_bytes() - built;  // bytes beside those of the built stages
     memory_.working = std::max<std::int64_t>(0, in_step - memory_.sum_of(&StageMemory::gathered) -
                                                     memory_.sum_of(&StageMemory::gradients) - memory_.activations());
     memory_.messages = inbox_bytes();

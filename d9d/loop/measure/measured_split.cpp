@@ -190,7 +190,7 @@ void MeasuredSplit::measure(RankMeasurement& measurement) {
   }
   for (const auto& [name, metric] : metrics) metric->reset();
   gradients.abandon();
-  wait_for_all(job_.context);  // until then other ranks may read this rank's parameters
+  wait_for_all(job_.context);  // other ranks may read this rank's parameters before
   gradients.close();
 }
 

@@ -60,7 +60,7 @@ struct RankMemory {
   std::int64_t total = 0;
 
   [[nodiscard]] std::int64_t sum_of(std::int64_t StageMemory::*bytes) const;
-  [[nodiscard]] std::int64_t activations() const;  // of all live microbatches, with deferred bytes
+  [[nodiscard]] std::int64_t activations() const;  // bytes of all live and all waiting microbatches
 };
 
 // Local. Returns one entry per pipeline rank. Of the ranks with the same stages it is the first, whose shards are the

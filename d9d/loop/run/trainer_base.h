@@ -30,7 +30,7 @@ class TrainerBase {
   [[nodiscard]] Module& module() const { return *job_.module; }  // all stages of this rank
   // The stages of which module() consists, in increasing order.
   [[nodiscard]] const std::vector<std::shared_ptr<Module>>& stages() const { return job_.stages; }
-  [[nodiscard]] const StagePlacement& placement() const { return job_.placement; }  // of the stages of all ranks
+  [[nodiscard]] const StagePlacement& placement() const { return job_.placement; }  // stages of all ranks
   [[nodiscard]] const JobSchedule& schedule() const { return job_.schedule; }
   [[nodiscard]] const MetricMap& metrics() const { return job_.metrics; }
   // How many microbatches of the last train() were replayed from graphs.

@@ -20,7 +20,7 @@ namespace {
 
 // Indices of Pending::totals.
 constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kDisagreement = 3, kNumSums = 4, kNorm = 4, kScale = 5, kNumbers = 6;
-// Tolerance for rounding; GradientReduction::disagreement() is 0 or at least 0.5.
+// Allows for rounding: GradientReduction::disagreement() is 0 or at least 0.5.
 constexpr double kMaxDisagreement = 0.25;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 

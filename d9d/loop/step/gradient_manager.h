@@ -64,7 +64,7 @@ struct StepTotals {
 // Wraps the optimiser's step: must call `step` and may run code before and after it.
 using AroundStep = std::function<void(const std::function<void()>& step)>;
 
-// Where gradients are stored.
+// Whether gradients keep their addresses from step to step.
 enum class GradientMemory {
   kOfStep,  // may be allocated anew in each step
   kKept,    // at the same addresses in all steps, so that captured graphs can write them
@@ -164,7 +164,7 @@ class GradientManager {
 
   std::vector<std::pair<std::string, ParameterPtr>> parameters_;
   std::vector<StageReductions> stages_;
-  std::vector<std::shared_ptr<GradientReduction>> reductions_;  // those of all stages
+  std::vector<std::shared_ptr<GradientReduction>> reductions_;  // the reductions of all stages
   TiedParameters tied_;
   std::vector<GradNormGroup> norm_groups_;
   DeviceMesh pipeline_;  // the ranks of this rank's pipeline

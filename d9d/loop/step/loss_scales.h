@@ -22,7 +22,7 @@ namespace d9d {
 
 // The factors s_ki of one microbatch i: fp64 scalars on the device. s_ki is 0 for a loss whose total weight is 0.
 struct LossScales {
-  std::map<std::string, at::Tensor> of = {};  // by the name of the loss
+  std::map<std::string, at::Tensor> of = {};  // the factors, by the name of their loss
   // The weight of the microbatch: 1, or 0 if the total weight of every loss is 0, or not finite if a total weight is
   // not. Undefined for a task with one loss.
   at::Tensor weight = {};

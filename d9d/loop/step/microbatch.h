@@ -36,7 +36,7 @@ struct AnyModelStage {
 
   PipelineStageInfo info = {};
   std::shared_ptr<Module> module = {};
-  std::optional<LayerDistribution> layers = {};  // of the whole model
+  std::optional<LayerDistribution> layers = {};  // of the whole model; none if it declares none
 };
 
 template <class Types>

@@ -44,9 +44,9 @@ struct StepGraph {
   std::optional<ProgramGraphs> program = {};
   std::vector<std::vector<at::Tensor>> inputs = {};  // leaves of each microbatch, which the graphs read
   // Filled on the last stage, one entry per microbatch, in memory that a replay writes.
-  std::vector<std::unique_ptr<AnyMicrobatch>> after = {};  // after compute_loss
+  std::vector<std::unique_ptr<AnyMicrobatch>> after = {};  // microbatches with the state that compute_loss left
   std::vector<WeightedLoss> losses = {};
-  std::vector<std::vector<bool>> received = {};  // of each stage of the rank, GradientManager::received() after the run
+  std::vector<std::vector<bool>> received = {};  // GradientManager::received() of each stage after the run
 };
 
 class StepGraphs {

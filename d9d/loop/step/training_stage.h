@@ -39,12 +39,12 @@ struct StageJob {
 struct StepMicrobatches {
   MicrobatchPack pack = {};
   std::size_t first = 0;                  // index in `pack` of the first microbatch of the run
-  bool is_last_run = true;                // no run of the step follows
+  bool is_last_run = true;                // whether no further run of the step follows
   GradientManager* gradients = nullptr;   // borrowed
   FirstStep* first_step = nullptr;        // borrowed; null after the first step
-  bool keeps_inputs = false;              // until the run ends, for graphs or two streams (PipelineStage::forward)
+  bool keeps_inputs = false;              // whether inputs live until the run ends (PipelineStage::forward)
   StepGraph* graph = nullptr;             // borrowed; null unless the run's computations are captured or replayed
-  std::vector<WeightedLoss> losses = {};  // of each microbatch on the last stage, detached; set by forward
+  std::vector<WeightedLoss> losses = {};  // loss of each microbatch, detached; the last stage's forward sets it
 };
 
 struct TrainingStagePlace {

@@ -81,7 +81,7 @@ class LearningRateSchedulerProvider {
  public:
   virtual ~LearningRateSchedulerProvider() = default;
   [[nodiscard]] virtual LearningRateScheduler build_scheduler(const DistContext& context, std::int64_t total_steps) = 0;
-  [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nullptr; }  // as in OptimizerProvider
+  [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nullptr; }  // see OptimizerProvider
 };
 
 }  // namespace d9d

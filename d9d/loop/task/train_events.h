@@ -1,4 +1,4 @@
-// The events of a training job, in their order. docs/training.md has the table.
+// The events of a training job, in the order in which they are triggered. docs/training.md has a table of them.
 #pragma once
 
 #include <cstdint>
