@@ -7,7 +7,7 @@ namespace d9d {
 
 enum class BackwardPart : std::uint8_t {
   kWhole,   // B
-  kInput,   // I: gradients of inputs; those of weights are deferred (deferred_gradients.h)
+  kInput,   // I: gradients of inputs; defers gradients of weights (deferred_gradients.h)
   kWeight,  // W: the deferred gradients of weights
 };
 

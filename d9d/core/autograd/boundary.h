@@ -15,9 +15,9 @@
 
 namespace d9d {
 
-// Replaces the tensors that require gradients by identities of them. `action` runs once in a backward: after it has
-// computed all gradients of these tensors that it needs, and before it passes them on. Returns false and does nothing
-// if no tensor requires a gradient or grad mode is off.
+// Replaces each tensor that requires a gradient by an identity of it. `action` runs once in a backward: after the
+// backward has computed the gradients of these tensors, and before it continues with the nodes that computed them.
+// Returns false and does nothing if no tensor requires a gradient or grad mode is off.
 bool on_backward(const std::vector<std::reference_wrapper<at::Tensor>>& tensors, std::function<void()> action);
 
 // Calls `action` at the end of the backward that runs on this thread. May only be called inside a backward.

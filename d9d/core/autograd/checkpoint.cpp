@@ -18,20 +18,20 @@ namespace {
 namespace ag = torch::autograd;
 using HookFactory = std::function<std::unique_ptr<ag::SavedVariableHooks>()>;
 
-// A tensor, with its state when the first run of a body noted it (note_state).
+// A tensor that the first run of a body noted (note_state), with the version and values that it had then.
 class State {
  public:
   State(std::string name_, const std::shared_ptr<const at::Tensor>& tensor_)
       : name(std::move(name_)), tensor(tensor_), seen_(*tensor_) {
-    if (seen_.is_inference()) {  // has no version, so its values are compared
+    if (seen_.is_inference()) {  // inference tensors have no version, so values are compared
       const c10::InferenceMode has_version(false);
       seen_ = seen_.clone();
     }
     version_ = seen_._version();
   }
 
-  // Whether the tensor still has the values that it had then. After a write in place the answer is always no. If it was
-  // replaced by another tensor, their values are compared, which waits for the device.
+  // Returns whether the tensor still has the values that it had when it was noted. False after any write in place. If
+  // the tensor was replaced by another one, compares their values, which waits for the device.
   [[nodiscard]] bool is_as_seen() const {
     if (seen_._version() != version_) return false;
     if (tensor->is_same(seen_)) return true;
@@ -96,7 +96,7 @@ class CheckpointEngine final : public ag::Engine {
 
 struct StopRecomputation {};  // not a std::exception, so that a body that catches those does not swallow it
 
-// One call of a checkpointed body, owned by its slots in the graph.
+// One call of a checkpointed body. The slots of its saved tensors, which are in the autograd graph, own it.
 class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFrame> {
  public:
   // The inputs are saved under the hooks of the *enclosing* checkpoint, which then recomputes them instead of keeping
@@ -121,13 +121,13 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
     bool requires_grad;
   };
 
-  // Represents one saved tensor in the graph. Empty until the recomputation; afterwards it holds the tensor until its
-  // node releases its variables. The weight phase of a split backward relies on this.
+  // Represents one saved tensor in the graph. Empty until the recomputation; afterwards it holds the tensor until the
+  // autograd node that saved it releases its variables. The weight phase of a split backward relies on this.
   struct Slot final : ag::SavedVariableHooks {
     explicit Slot(std::shared_ptr<CheckpointFrame> owner) : frame(std::move(owner)) {}
     ~Slot() override {
       if (index >= 0)
-        frame->slots_[index] = nullptr;  // -1: autograd makes hooks for a wrapped number and drops them unused
+        frame->slots_[index] = nullptr;  // index -1: autograd makes hooks for a wrapped number and drops them unused
     }
     void call_pack_hook(const at::Tensor& tensor) override {
       index = std::ssize(frame->slots_);
@@ -157,7 +157,7 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
                 "[core::checkpoint] expected the recomputation to save ", frame.slots_.size(),
                 " tensors as the first run did, got more. The body must compute the same again: see replayed().");
       Slot* const slot = frame.slots_[frame.next_slot_++];
-      if (slot == nullptr) return;  // its node has been freed
+      if (slot == nullptr) return;  // the node that saved the tensor has been freed
       D9D_CHECK(tensor.sizes() == slot->sizes, StateError,
                 "[core::checkpoint] expected the recomputation to save shape ", at::IntArrayRef(slot->sizes), ", got ",
                 tensor.sizes(), ". The body must compute the same again.");
@@ -172,8 +172,8 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
     const OperatorWatch& watch;
   };
 
-  // The states that a recomputation must not use: those written since the first run noted them. It must not write the
-  // others, which batch_norm does without saying so.
+  // Returns the noted tensors that a recomputation must not use, because they were written since the first run. A
+  // recomputation may read the other noted tensors but not write them, as batch_norm would without declaring it.
   [[nodiscard]] std::vector<WatchedMemory> watched_states() const {
     std::vector<WatchedMemory> watched;
     for (const State& state : states_) {

@@ -47,8 +47,8 @@ void note_state(const std::string& name, const std::shared_ptr<const at::Tensor>
 // calls it; that checkpoint must not be inside a backward.
 void install_checkpoint_engine();
 
-// The number of backwards that this thread has begun with that engine and that accumulate into .grad(), unlike
-// autograd::grad().
+// The number of backwards that this thread has begun with the engine of install_checkpoint_engine(). Counts only those
+// that accumulate into .grad(), not calls of autograd::grad().
 [[nodiscard]] std::int64_t num_backwards();
 
 namespace detail {
@@ -64,14 +64,14 @@ struct ReplayedAs final : Replayed {
   const Value value;
 };
 
-// The values that the first run of a body computed through replayed(), in order, and the logs of the checkpoints inside
-// that body.
+// The values that the first run of a checkpointed body computed through replayed(), in order. The log of a checkpoint
+// inside the body is one of them.
 class ReplayLog {
  public:
-  // The log of the innermost checkpointed body that is running. Null outside of checkpoints.
+  // Returns the log of the innermost checkpointed body that is running; null outside of checkpoints.
   [[nodiscard]] static ReplayLog* current();
-  // The log of a checkpoint that begins here. It is part of the current log, so that a recomputation of the enclosing
-  // body finds the values of the inner body's first run.
+  // Returns a log for a checkpoint that begins now. It becomes part of the current log, so that a recomputation of the
+  // enclosing body finds the values of the inner body's first run.
   [[nodiscard]] static std::shared_ptr<ReplayLog> inside_current();
   // In the first run: stores compute() and returns it. In a recomputation: returns what the first run stored at this
   // position; throws StateError if the first run stored fewer values.
@@ -91,7 +91,8 @@ void run_checkpointed(const std::vector<at::Tensor>& inputs, CheckpointBody reco
 [[nodiscard]] bool grad_mode_is_enabled();
 [[noreturn]] void refuse_other_type();
 
-// The value in `log` at its position, or compute() as a new one. StateError for a value of another type.
+// Returns the value of `log` at its position, or stores and returns compute() if there is none. Throws StateError if
+// the stored value has another type.
 template <class Compute>
 [[nodiscard]] auto next_in(ReplayLog& log, const Compute& compute) {
   using Value = decltype(compute());

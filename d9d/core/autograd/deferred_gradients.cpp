@@ -9,7 +9,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 #include <torch/csrc/autograd/variable.h>
-// after those that it needs
+// LibTorch's header below does not include what it needs: it must follow the ones above.
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include "d9d/base/check.h"

@@ -9,7 +9,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 #include <torch/csrc/autograd/variable.h>
-// after those that it needs
+// LibTorch's header below does not include what it needs: it must follow the ones above.
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include "d9d/base/check.h"
@@ -20,7 +20,8 @@ namespace {
 
 namespace ag = torch::autograd;
 
-// The node that accumulates the gradient of input `index` into a leaf; null if the running backward does not do this.
+// Returns the node that accumulates the gradient of input `index` into a leaf; null if the running backward accumulates
+// no such gradient.
 const ag::AccumulateGrad* accumulation(const ag::Node& node, std::size_t index) {
   ag::Node* const next = node.next_edge(index).function.get();
   const auto* const accumulate = dynamic_cast<const ag::AccumulateGrad*>(next);
@@ -31,14 +32,14 @@ const ag::AccumulateGrad* accumulation(const ag::Node& node, std::size_t index) 
   return task != tasks->end() && task->second.needed_ && task->second.captures_ == nullptr ? accumulate : nullptr;
 }
 
-// Whether a user's hooks see a gradient, or replace it, before it is accumulated.
+// Returns whether hooks of a user see or replace a gradient before it is accumulated.
 bool has_hooks_before(const ag::AccumulateGrad& accumulate) {
   return !ag::impl::hooks(accumulate.variable).empty() || !accumulate.pre_hooks().empty();
 }
 
-// Where the gradient of an operator's input goes.
+// The leaf that gets the gradient of an operator's input.
 struct Target {
-  const at::Tensor* leaf = nullptr;  // null: the operator must return it
+  const at::Tensor* leaf = nullptr;  // null: the operator must return the gradient
   const detail::LeafHook* hook = nullptr;
 
   [[nodiscard]] std::optional<GradientPlace> place() const {
@@ -53,7 +54,7 @@ Target target_of(const ag::Node* node, std::size_t input) {
   return {.leaf = &accumulate->variable, .hook = detail::leaf_hook(accumulate->variable)};
 }
 
-// Where the products of these leaves are kept if all of them can be deferred; otherwise null.
+// Returns the list for deferred products of these leaves; null unless all of their gradients can be deferred.
 detail::WaitingGradients* waiting_for(const Targets& targets) {
   detail::WaitingGradients* waiting = nullptr;
   for (const Target& target : targets) {
@@ -91,7 +92,7 @@ struct InstalledHook final : ag::PostAccumulateGradHook {
     if (hook.owner.place) {
       hook.owner.place().put(std::exchange(grad, at::Tensor()));
     } else if (grad.has_storage() && grad.storage().use_count() > 1) {
-      grad = grad.clone();  // shared with the operator that returned it; a deferred product may still read it
+      grad = grad.clone();  // the operator that returned it shares it, and a deferred product may still read it
     }
   }
   detail::LeafHook hook;

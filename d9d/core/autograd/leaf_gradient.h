@@ -14,9 +14,8 @@
 //             return at::Tensor();
 //           })};
 //
-// An operator that computes gradients of its weights in this way supports both: its products are accumulated where the
-// parameter's owner wants them, and can fill pipeline bubbles. Other operators are correct too: autograd accumulates
-// the gradients that they return, as soon as they return them.
+// Only operators that call make_gradient() write into such memory and can be deferred, to fill pipeline bubbles. Other
+// operators are correct too: autograd accumulates the gradients that they return immediately.
 #pragma once
 
 #include <functional>
@@ -43,8 +42,8 @@ struct GradientHook {
   // the deferred products. leaf.grad() holds the part that autograd accumulated; it is undefined if all of the gradient
   // went to the place.
   std::function<void(const at::Tensor& leaf)> arrived;
-  // Called by code that writes the gradient immediately afterwards: after the call the place counts as having values.
-  // Null: gradients go to leaf.grad().
+  // Returns the memory for the gradient. The caller writes the gradient immediately afterwards, so from the next call
+  // on GradientPlace::has_values must be true. Null: gradients go to leaf.grad().
   std::function<GradientPlace()> place = nullptr;
 };
 
@@ -88,13 +87,13 @@ namespace detail {
 }  // namespace detail
 
 // Called in the backward of an operator, for inputs (positions among its tensors) whose gradients the running backward
-// needs: runs `product` on `reads` once, now or deferred. Returns the tensors that the operator must return for these
-// inputs, which are undefined if the gradient was or will be written to a place. An input has no place, and the
+// needs: runs `product` on `reads` once, either now or deferred. Returns the tensors that the operator must return for
+// these inputs; undefined ones if the gradient was or will be written to a place. An input has no place, and the
 // operator returns its gradient, if the input is not a leaf; if the leaf has neither a place nor a contiguous gradient;
 // if the leaf has hooks of a user, which must see whole gradients; or if the caller of backward wants the gradient
 // itself.
 //
-// If it is deferred, a copy of `product` runs on the stream on which backward was called, without grad mode; so
+// A deferred copy of `product` runs on the stream on which backward was called, without grad mode; so
 // `product` must hold no tensors and no autograd context. `reads`, such as the operator's input and the gradient of its
 // output, are kept without their graphs; throws StateError if one was modified in place meanwhile.
 template <class Product>
@@ -102,7 +101,7 @@ template <class Product>
                                                      std::span<const at::Tensor> reads, const Product& product) {
   return detail::make_gradients(inputs, reads, std::cref(product), [&] { return GradientProduct(product); });
 }
-// The same for one input; `product` takes its place and returns one tensor.
+// Calls make_gradients() for one input. `product` takes the place of that input and returns one tensor.
 template <class Product>
 [[nodiscard]] at::Tensor make_gradient(std::size_t input, std::span<const at::Tensor> reads, const Product& product) {
   using Tensors = std::vector<at::Tensor>;
@@ -117,8 +116,9 @@ template <class Product>
   return std::move(detail::make_gradients(std::span(&input, 1), reads, std::cref(now), kept).front());
 }
 
-// The place of a gradient that is computed together with others and so cannot be deferred. The operator writes there
-// and returns an undefined tensor for that input; if there is no place (see above), it returns the gradient.
+// Returns the place for the gradient of `input` in an operator that computes several gradients together, so that none
+// can be deferred. The operator writes the gradient there and returns an undefined tensor for that input. If there is
+// no place (see make_gradients()), the operator returns the gradient.
 [[nodiscard]] std::optional<GradientPlace> gradient_place(std::size_t input);
 
 }  // namespace d9d

@@ -20,7 +20,7 @@ struct WaitingGradients {
     std::vector<at::Tensor> reads = {};
     std::vector<std::int64_t> versions = {};  // of `reads`, when they were kept
     GradientProduct make = nullptr;
-    std::string place = {};  // place that errors name
+    std::string place = {};  // the place in the program that errors name
   };
   std::vector<Product> products = {};
   std::vector<at::Tensor> came = {};  // leaves whose gradients are complete once the products above have run
@@ -30,7 +30,7 @@ struct WaitingGradients {
 struct Deferral {
   WaitingGradients* open = nullptr;  // products of the running backward; null: gradients are not deferred
   at::Device device = at::kCPU;
-  std::int64_t stream = 0;  // current when that backward began; products of other streams are not deferred
+  std::int64_t stream = 0;  // the stream on which that backward began; products of other streams are not deferred
 };
 
 struct LeafHook {
@@ -38,15 +38,15 @@ struct LeafHook {
   Deferral* deferral = nullptr;  // borrowed; null: none
 };
 
-// This library's hook on the leaf; null if there is none.
+// Returns this library's hook on the leaf; null if there is none.
 [[nodiscard]] LeafHook* leaf_hook(const at::Tensor& leaf);
-// The same, but adds the hook if the leaf has none; null if the leaf has a hook of a user.
+// Returns this library's hook on the leaf, and adds one if there is none. Null if the leaf has a hook of a user.
 [[nodiscard]] LeafHook* add_leaf_hook(const at::Tensor& leaf);
 // Takes a hook with neither owner nor deferral off the leaf.
 void drop_unused_hook(const at::Tensor& leaf);
 
-// Where to accumulate a gradient of the leaf. `hook`: the leaf's; may be null. None if there is neither a place nor a
-// contiguous gradient.
+// Returns the tensor in which to accumulate a gradient of the leaf: the hook's place, or else a contiguous leaf.grad();
+// none if there is neither. hook: leaf_hook(leaf), may be null.
 [[nodiscard]] std::optional<GradientPlace> place_of(const at::Tensor& leaf, const LeafHook* hook);
 [[nodiscard]] std::int64_t current_stream_id(at::Device device);  // 0 on the CPU
 

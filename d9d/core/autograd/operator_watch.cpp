@@ -16,7 +16,7 @@ struct Operator {
   bool may_draw = false;
   // Arguments of an operator that may draw; it draws nothing if one of these is 0 or false.
   std::vector<std::size_t> strengths;
-  std::optional<std::size_t> num_layers;  // of a recurrent net: dropout is between layers, so one layer draws nothing
+  std::optional<std::size_t> num_layers;  // argument of recurrent nets, whose dropout is between layers
   std::optional<std::size_t> writes_if;   // the argument `training` of batch_norm, which then writes its statistics
 };
 
@@ -26,7 +26,7 @@ Operator read_schema(const at::RecordFunction& call) {
   if (!name) return read;
   const auto handle = c10::Dispatcher::singleton().findOp(*name);
   if (!handle || !handle->hasSchema()) return read;
-  // This operator has the tag but draws nothing.
+  // _nested_tensor_softmax_with_shape has the tag but draws nothing.
   read.may_draw =
       handle->hasTag(at::Tag::nondeterministic_seeded) && name->name != "aten::_nested_tensor_softmax_with_shape";
   const auto& arguments = handle->schema().arguments();
@@ -41,7 +41,7 @@ Operator read_schema(const at::RecordFunction& call) {
 }
 
 const Operator& operator_of(const at::RecordFunction& call) {
-  // Keyed by the address of the schema's name, which differs between overloads.
+  // The key is the address of the schema's name, since overloads have equal names at different addresses.
   thread_local std::unordered_map<const char*, Operator> known;
   const auto [entry, is_new] = known.try_emplace(call.name());
   if (is_new) entry->second = read_schema(call);

@@ -1,14 +1,14 @@
-// Sees which of LibTorch's operators the calling thread runs while a watch lives: whether one draws from LibTorch's
-// random generators, and whether one takes a certain tensor.
+// Watches LibTorch's operators that the calling thread runs: detects operators that draw from LibTorch's random
+// generators, and operators that use given tensors.
 //
 // Example
 //   const OperatorWatch watch;
 //   y = module->forward(x);
 //   if (const auto name = watch.drawing_operator()) std::cout << *name << " draws random numbers\n";
 //
-// More exact than comparing the states of generators: other threads may draw meanwhile, and the state of a CUDA
-// generator cannot be read while a graph is captured. Costs 0.2 microseconds per operator, and never waits for a
-// device. Does not see this library's own kernels, which are not operators.
+// It is more exact than a comparison of generator states, since other threads may draw at the same time, and the state
+// of a CUDA generator cannot be read while a graph is captured. It costs 0.2 microseconds per operator and never waits
+// for a device. It does not see this library's own kernels, which are not operators.
 #pragma once
 
 #include <optional>
@@ -28,8 +28,8 @@ namespace d9d {
 struct WatchedMemory {
   std::string name;
   c10::Storage memory;
-  // True: only operators that write it without declaring so count, such as batch_norm with running statistics in
-  // training.
+  // True: operators may read the memory; detected are only those that write it without declaring it, such as
+  // batch_norm, which writes running statistics in training.
   bool may_be_read = false;
 };
 
@@ -58,7 +58,7 @@ class OperatorWatch {
   std::optional<std::string> drawing_operator_;
   std::optional<Use> first_use_;
   OperatorWatch* const outer_;  // the enclosing watch of this thread, which sees the same operators
-  std::uint64_t callback_ = 0;  // of the outermost watch
+  std::uint64_t callback_ = 0;  // handle of LibTorch's callback; only the outermost watch has one
 };
 
 }  // namespace d9d

@@ -25,7 +25,7 @@ struct LibraryVersions {
 // load_cuda() before, as above.
 [[nodiscard]] LibraryVersions built_versions();
 
-// Throws StateError that names the first version that differs.
+// Throws StateError, naming the first version that differs, unless both are equal.
 void check_versions(const LibraryVersions& built, const LibraryVersions& running);
 void check_torch_version();  // checks this process; call load_cuda() before, as above
 
