@@ -10,7 +10,7 @@
 
 namespace d9d {
 
-struct Replicate {  // every rank of the axis holds all of it
+struct Replicate {  // every rank of the axis holds the whole tensor
   bool operator==(const Replicate&) const = default;
 };
 struct Shard {  // split along a tensor dim, as evenly as torch.chunk
