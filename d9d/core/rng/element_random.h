@@ -22,7 +22,7 @@ struct ElementWindow {
   std::vector<std::int64_t> start;  // as long as global_shape
 };
 
-// The window of a tensor that is not sharded.
+// Returns the window of a tensor that is not sharded.
 [[nodiscard]] ElementWindow whole_window(const at::Tensor& tensor);
 
 // Fills `local` (any floating dtype, CPU or CUDA) in place. Each element is computed in double and rounded once, so a
