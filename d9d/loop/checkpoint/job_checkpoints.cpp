@@ -108,7 +108,7 @@ void check_optimizer_state(const DistContext& context, const Module& module, con
   }
   if (!context.is_main_process() || parameters.empty()) return;
   constexpr const char* kAdvice =
-      ": a job that continues begins without it. Return all state in state_dict(), as <parameter>.<what it is>.";
+      ": a resumed job starts without it. Return all state in state_dict(), as <parameter>.<what it is>.";
   const Logger& log = context.log();
   if (first.empty()) {
     log.warning("checkpoints hold no state of the optimiser, since its state_dict() is empty. If it has some", kAdvice);

@@ -47,7 +47,7 @@ void check_pair(const nlohmann::json& first, const nlohmann::json& second) {
   D9D_CHECK(
       !shares_data || first["hash"] == second["hash"], StateError,
       "[loop::data] expected the same samples on the ranks that compute a microbatch together, got others on two "
-      "of data-parallel rank ",
+      "ranks of data-parallel rank ",
       first["share"].dump(),
       ". Divide samples in DataProvider::build_pack_stream by context.data_parallel_rank(), not by the rank in the "
       "world, or set trainer.refuse_equal_data to false if ranks cut sequences themselves.");

@@ -177,8 +177,9 @@ void check_tokenizer_of(const TextFormat& format, const fs::path& source, const 
   D9D_CHECK(ours.vocabulary == theirs->identity.vocabulary, ConfigError,
             "[loop::check_tokenizer] expected the data's tokenizer to give the ids that the model of "
             "trainer.model_stage_factory.source_checkpoint = '",
-            source.string(), "' knows, got ", tokenizer_name(format), ", whose ids are other texts than those of ",
-            theirs->name, ". Tokenise with that one; to train other ids all the same, begin without it",
+            source.string(), "' knows, got ", tokenizer_name(format),
+            ", whose ids stand for other texts than those of ", theirs->name,
+            ". Use that tokenizer; to train with other ids anyway, start without it",
             saved ? "." : ": move the file away.");
   if (ours != theirs->identity && context.is_main_process()) {
     context.log().warning("the tokenizer of the data, ", tokenizer_name(format), ", has the vocabulary of ",

@@ -154,9 +154,8 @@ StepTotals GradientManager::read_step(const Pending& pending) const {
   D9D_CHECK(
       total[kDisagreement] <= kMaxDisagreement, StateError,
       "[loop::gradients] expected all ranks to gather and reduce the same sharded modules in a step, got others on "
-      "some. Give all ranks as many microbatches and run all modules on all of them; a rank's loss may leave out what "
-      "it does not need, but not a part of what "
-      "a checkpoint around several sharded modules computes again.");
+      "some ranks. Give all ranks equally many microbatches, and run all modules on all ranks. A rank's loss may leave "
+      "out modules, but no part of a checkpoint() around several sharded modules.");
   D9D_CHECK(total[kWeight] != -kInfinity, StateError,
             "[loop::gradients] expected loss weights >= 0 of TrainTask, got a negative one. Weigh a microbatch by what "
             "its loss is a mean over.");
