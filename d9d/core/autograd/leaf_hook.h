@@ -18,7 +18,7 @@ struct WaitingGradients {
   struct Product {
     std::vector<at::Tensor> leaves = {};
     std::vector<at::Tensor> reads = {};
-    std::vector<std::int64_t> versions = {};  // of `reads`, when they were kept
+    std::vector<std::int64_t> versions = {};  // versions of `reads` when they were kept
     GradientProduct make = nullptr;
     std::string place = {};  // the place in the program that errors name
   };

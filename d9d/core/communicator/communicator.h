@@ -39,7 +39,7 @@ enum class Traffic : std::uint8_t {
 // Which ranks of the job form the group, and which of them this rank is.
 struct RankGroup {
   std::string name;                 // for messages: "dense:dp_cp_shard"
-  std::vector<std::int64_t> ranks;  // of the job; their order is the order in the group
+  std::vector<std::int64_t> ranks;  // ranks of the job, in their order in the group
   std::int64_t index = 0;           // ranks[index] is this rank
   Traffic traffic = Traffic::kCompute;
   std::int64_t lane = 0;  // index of the one of two concurrent computations that uses it (World::lane)

@@ -15,8 +15,8 @@
 namespace d9d {
 
 struct HeldPart {
-  LocalBox box;       // in the whole tensor
-  at::Tensor values;  // of the box's shape; writing to it fills the local tensor
+  LocalBox box;       // position and sizes in the whole tensor
+  at::Tensor values;  // view of the local tensor, in the box's shape
 };
 
 // Returns the boxes of held_boxes(). On a mesh without axes this is one box, the whole tensor.

@@ -111,7 +111,7 @@ struct Route {
       scattered.clear();
     }
     reduce_to(scattered, next, op);
-    next = now;  // with the axes that are left
+    next = now;  // a second operation reduces the other axes
     for (const std::size_t i : reduced) next[i] = Replicate{};
     reduce_to(reduced, next, op);
   }

@@ -137,7 +137,7 @@ struct Child {
   std::int64_t rank;
   pid_t process;
   int error_file;
-  std::optional<int> status = {};  // as waitpid returns it; none: still running
+  std::optional<int> status = {};  // from waitpid(); none: still running
 };
 
 bool is_success(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }

@@ -39,7 +39,7 @@ struct LaunchConfig {
   RankPlacement ranks = RankPlacement::kAuto;  // auto: processes on GPUs, threads on CPUs
   bool deterministic = false;                  // throw for operators whose results vary from run to run
   std::optional<std::int64_t> num_threads;     // per CPU operator; null: all cores, divided among the ranks
-  LogLevel log_level = LogLevel::kInfo;        // of the ranks' loggers, which drop lines of lower levels
+  LogLevel log_level = LogLevel::kInfo;        // the ranks' loggers drop lines of lower levels
 
   static constexpr auto fields() {
     return record<LaunchConfig>(defaulted("device", &LaunchConfig::device), defaulted("ranks", &LaunchConfig::ranks),

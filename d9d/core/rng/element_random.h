@@ -19,7 +19,7 @@ namespace d9d {
 // start1 + j, ...].
 struct ElementWindow {
   std::vector<std::int64_t> global_shape;
-  std::vector<std::int64_t> start;  // as long as global_shape
+  std::vector<std::int64_t> start;  // one entry for each dim of global_shape
 };
 
 // Returns the window of a tensor that is not sharded.

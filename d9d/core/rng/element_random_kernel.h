@@ -23,7 +23,7 @@ struct FillRandomArgs {
   int num_dims = 0;
   std::int64_t sizes[kMaxDims] = {};
   std::int64_t starts[kMaxDims] = {};        // start of `out` in the global tensor
-  std::int64_t global_sizes[kMaxDims] = {};  // of the global tensor
+  std::int64_t global_sizes[kMaxDims] = {};  // shape of the global tensor
   std::int64_t numel = 0;
   std::uint64_t key = 0;
   std::uint64_t step = 0;

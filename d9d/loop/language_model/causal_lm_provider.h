@@ -32,7 +32,7 @@ namespace d9d {
 
 template <class Parameters>
 struct CausalLMProviderConfig {
-  ModelSizes<Parameters> model = {};  // the sizes, or "from_checkpoint"
+  ModelSizes<Parameters> model = {};  // sizes of the model, or "from_checkpoint"
   CausalLMHeadConfig head = {};
   bool checkpointing = false;                    // activation checkpointing of every layer
   Dtype dtype = Dtype::kFloat32;                 // of parameters and activations

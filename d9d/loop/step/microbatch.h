@@ -64,7 +64,7 @@ class AnyMicrobatch {
   // Runs forward of the last stage and TrainTask::compute_loss. Detaches the state afterwards, also after an exception.
   [[nodiscard]] virtual LossResult forward_loss(const AnyModelStage& stage, const Leaves& received,
                                                 const JobSchedule& schedule) = 0;
-  virtual void drop_inputs() = 0;                                   // called after the rank's last forward of it
+  virtual void drop_inputs() = 0;                                   // called after forward of the rank's last stage
   virtual void update_metrics(const MetricMap& metrics) const = 0;  // TrainTask::update_metrics
 
   // For CUDA graphs, called after build_inputs(). Returns a microbatch that shares the tensors and has the same values.

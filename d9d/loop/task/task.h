@@ -40,7 +40,7 @@ struct ForwardInputs {
   InputOf<Types> input;
   SharedOf<Types> shared;
   StateOf<Types> state;
-  std::int64_t num_tokens = 0;    // logged, and shown as tokens per second
+  std::int64_t num_tokens = 0;    // for the log, and for tokens per second
   LossWeights loss_weights = {};  // for a task with several losses; needed before a step's first forward
 };
 
@@ -61,9 +61,10 @@ struct LossResult {
   // ForwardInputs::loss_weights.
   std::map<std::string, at::Tensor> losses = {};
 };
-// The step's loss is sum(loss_i * weight_i) / sum(weight_i) over its microbatches; its gradient is averaged likewise.
-// Several losses are each averaged in this way with their own weights, and the step's loss is the sum of these means; a
-// loss whose total weight is zero counts as 0. A step in which all total weights are zero changes nothing.
+// The step's loss is sum(loss_i * weight_i) / sum(weight_i) over its microbatches; its gradient is the same mean of the
+// losses' gradients. Several losses are each averaged in this way with their own weights, and the step's loss is the
+// sum of these means; a loss whose total weight is zero counts as 0. A step in which all total weights are zero changes
+// nothing.
 
 // The part of a task that does not depend on its types.
 class AnyTask {

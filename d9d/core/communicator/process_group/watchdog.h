@@ -29,7 +29,7 @@ namespace d9d {
 struct FailedOperation {
   std::string where;                        // "at operation 3 barrier()"
   std::string cause;                        // the library's error, one line
-  std::chrono::milliseconds timeout;        // that applied to the operation
+  std::chrono::milliseconds timeout;        // the timeout that applied to the operation
   std::optional<std::string> awaited = {};  // for messages: what is missing, and from which rank
 };
 

@@ -38,7 +38,7 @@ class ThreadJob {
   const std::int64_t world_size_;
   std::mutex mutex_;
   std::set<std::int64_t> left_;                                              // ranks that have left
-  using Key = std::tuple<std::vector<std::int64_t>, Traffic, std::int64_t>;  // with the lane
+  using Key = std::tuple<std::vector<std::int64_t>, Traffic, std::int64_t>;  // ranks, traffic, lane
   std::map<Key, std::shared_ptr<ThreadRendezvous>> rendezvous_;
   std::string abort_reason_;  // empty: none
 };
