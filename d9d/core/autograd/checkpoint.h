@@ -43,8 +43,8 @@ namespace d9d {
 void note_state(const std::string& name, const std::shared_ptr<const at::Tensor>& state);
 
 // Installs the autograd engine that provides the saved-variable hooks. Idempotent; process-wide. launch() calls it
-// before any rank starts, load_cuda() before any backward on a device. In a program without both the first checkpoint()
-// calls it; that checkpoint must not be inside a backward.
+// before any rank starts, load_cuda() before any backward on a device. If a program calls neither, the first
+// checkpoint() installs it; that checkpoint must not be inside a backward.
 void install_checkpoint_engine();
 
 // The number of backwards that this thread has begun with the engine of install_checkpoint_engine(). Counts only those
