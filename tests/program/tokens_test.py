@@ -119,7 +119,7 @@ class Tokens(ProgramTest):
         for source in (base.export, base.config["trainer"]["checkpointing"]["save_dir"]):
             arguments = [f"trainer.model_stage_factory.source_checkpoint={base.folder / source}",
                          "model_provider.model=from_checkpoint"]
-            self.assert_refused(other, other.run(*arguments), "source_checkpoint", "whose ids are other texts",
+            self.assert_refused(other, other.run(*arguments), "source_checkpoint", "whose ids stand for other texts",
                                 other.folder / "tokenizer/tokenizer.json")
         more = self.job_of_text()  # a further token of chats takes no id from the model
         write_tokenizer(more.folder / "tokenizer/tokenizer.json", ["the quick brown fox " * 3, "line 7: 49\nline 8: 64\n" * 3],

@@ -11,11 +11,11 @@
 
 namespace d9d {
 
-// Collective over the mesh. Calls work() on this rank. If it throws on some ranks, these rethrow their own error, and
-// the others throw IoError with the text and the rank of the first of them.
+// Collective over the mesh. Calls work() on each rank. If work() throws on some ranks, these rethrow their own error,
+// and the other ranks throw IoError with the text and the rank of the first failed rank.
 void agreed(const DeviceMesh& mesh, const std::function<void()>& work);
 
-// The same, with work() on the first rank only.
+// Collective over the mesh. Calls work() on the first rank only, and throws as agreed().
 void on_first_rank(const DeviceMesh& mesh, const std::function<void()>& work);
 
 }  // namespace d9d

@@ -34,15 +34,15 @@ namespace d9d {
 
 using CommunicatorPtr = std::shared_ptr<Communicator>;  // the graph keeps it until backward
 
-// The size of dim is multiplied by W.
+// Returns x with the size of dim multiplied by W, the number of ranks.
 [[nodiscard]] at::Tensor all_gather_along(const at::Tensor& x, std::int64_t dim, const CommunicatorPtr& communicator);
-// The size of dim is divided by W. Throws ConfigError unless W divides it.
+// Returns the sum with the size of dim divided by W. Throws ConfigError unless W divides it.
 [[nodiscard]] at::Tensor reduce_scatter_along(const at::Tensor& x, std::int64_t dim,
                                               const CommunicatorPtr& communicator);
 [[nodiscard]] at::Tensor all_reduce_forward(const at::Tensor& x, const CommunicatorPtr& communicator);
 [[nodiscard]] at::Tensor all_reduce_backward(const at::Tensor& x, const CommunicatorPtr& communicator);
-// A sum that every rank holds and uses in its own loss: the gradient is that of the sum of the ranks' losses. Meant
-// for a few numbers: a checkpointed body keeps the result, so that its recomputation does not communicate.
+// For sums that every rank uses in its own loss: the gradient is that of the sum of the ranks' losses. Meant for a few
+// numbers, since a checkpointed body keeps the result, so that its recomputation need not communicate.
 [[nodiscard]] at::Tensor all_reduce_both(const at::Tensor& x, const CommunicatorPtr& communicator);
 // Part i of split_dim goes to rank i; received parts are joined along concat_dim in the order of ranks. Throws
 // ConfigError unless W divides split_dim. To exchange sharded positions for sharded heads:

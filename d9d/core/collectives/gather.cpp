@@ -12,7 +12,7 @@
 namespace d9d {
 namespace {
 
-enum class Input { kBorrowed, kCopied };  // kCopied: the caller may overwrite it while it is in flight
+enum class Input { kBorrowed, kCopied };  // kCopied: the caller may overwrite the input while it is being sent
 
 at::Tensor sendable(const at::Tensor& tensor, Input input) {
   const at::Tensor values = tensor.detach();

@@ -42,11 +42,11 @@ class PendingTensors {
 
  private:
   std::vector<at::Tensor> tensors_;
-  at::Tensor sent_;  // alive while the operation is in flight
+  at::Tensor sent_;  // the input, kept alive while the operation is in flight
   Work work_;
 };
 
-// All functions are Collective. Results of all_gather share one buffer.
+// All functions are collective. Results of all_gather share one buffer.
 [[nodiscard]] std::vector<at::Tensor> all_gather(const at::Tensor& tensor, Communicator& communicator);
 [[nodiscard]] PendingTensors all_gather_async(const at::Tensor& tensor, Communicator& communicator);
 [[nodiscard]] std::vector<at::Tensor> gather(const at::Tensor& tensor, Communicator& communicator, std::int64_t root);
@@ -64,7 +64,7 @@ class PendingTensors {
 // Objects are JSON values, including byte strings (nlohmann::json::binary). They are sent as CBOR, which preserves
 // numbers exactly, NaN included.
 [[nodiscard]] std::vector<nlohmann::json> all_gather_object(const nlohmann::json& object, Communicator& communicator);
-// The same over the ranks of a mesh. A mesh of one rank needs no communicator: the result is its own object.
+// Collective over the ranks of a mesh. A mesh of one rank needs no communicator: the result is this rank's object.
 [[nodiscard]] std::vector<nlohmann::json> all_gather_object(const nlohmann::json& object, const DeviceMesh& mesh);
 [[nodiscard]] std::vector<nlohmann::json> gather_object(const nlohmann::json& object, Communicator& communicator,
                                                         std::int64_t root);

@@ -7,7 +7,7 @@
 //   ...                                                  // compute that does not need `full`
 //   gathering.wait();
 //
-// Everything here is Collective: all ranks of the group call the same operations in the same order, with the same
+// Operations are collective: all ranks of the group call the same operations in the same order, with the same
 // shapes and dtypes. Tensors are contiguous, on device(), and must stay at their addresses until wait() has returned.
 // Results depend only on the order of ranks, not on timing. Errors are CommunicationError and name the rank, the group,
 // the operation and its sequence number; a group that failed stays failed. Autograd-aware forms: core/collectives.
@@ -27,9 +27,9 @@
 
 namespace d9d {
 
-// What a communicator carries. Operations of one kind are issued in the same order on all ranks. Their order relative
-// to another kind depends on when gradients become ready, which may differ between ranks. Each kind therefore has
-// communicators of its own.
+// The kind of data that a communicator carries. All ranks issue operations of one kind in the same order. The order of
+// operations of different kinds depends on when gradients become ready, which may differ between ranks, so each kind
+// has its own communicators.
 enum class Traffic : std::uint8_t {
   kCompute,     // forward, backward, and communication of the loop
   kParameters,  // all-gathers of sharded parameters and reductions of their gradients (FSDP)
@@ -39,10 +39,10 @@ enum class Traffic : std::uint8_t {
 // Which ranks of the job form the group, and which of them this rank is.
 struct RankGroup {
   std::string name;                 // for messages: "dense:dp_cp_shard"
-  std::vector<std::int64_t> ranks;  // of the job; their order is the order in the group
+  std::vector<std::int64_t> ranks;  // ranks of the job, in their order in the group
   std::int64_t index = 0;           // ranks[index] is this rank
   Traffic traffic = Traffic::kCompute;
-  std::int64_t lane = 0;  // which of two computations that run at the same time (World::lane)
+  std::int64_t lane = 0;  // index of the one of two concurrent computations that uses it (World::lane)
 };
 
 // One message of an exchange().
@@ -62,7 +62,7 @@ class Communicator {
   [[nodiscard]] const RankGroup& group() const { return group_; }
   [[nodiscard]] std::int64_t rank() const { return group_.index; }
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(group_.ranks.size()); }
-  [[nodiscard]] virtual at::Device device() const = 0;  // of the tensors that it takes
+  [[nodiscard]] virtual at::Device device() const = 0;  // device of all tensors
 
   [[nodiscard]] virtual Work all_reduce(const at::Tensor& tensor, ReduceOp op) = 0;  // in place, any shape
   // output [W * n, ...] <- input [n, ...] of all ranks. input may be this rank's part of output.
@@ -95,11 +95,11 @@ class Communicator {
   // Local. Whether throw_if_failed() would throw. Returns immediately, on any thread, without asking other ranks or the
   // device.
   [[nodiscard]] virtual bool has_failed() const { return false; }
-  // Local. For a caller that waits for a rank of the group by other means than an operation: throws CommunicationError
-  // if the group has failed, and, if ranks are threads, also if the program of one has returned.
+  // Local. Called by code that waits for a rank of the group without an operation. Throws CommunicationError if the
+  // group has failed or, if ranks are threads, if the program of one of them has returned.
   virtual void throw_if_rank_is_gone() { throw_if_failed(); }
 
-  // How long an operation that starts from now on may wait for other ranks.
+  // Sets how long operations that start from now on may wait for other ranks.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
   // Local. Makes pending and later operations of this group fail, on all ranks that the backend can reach.
   virtual void abort(const std::string& reason) = 0;

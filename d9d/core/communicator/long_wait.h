@@ -1,4 +1,5 @@
-// When a waiting rank logs which ranks it waits for: an hour without a line would look like a hang.
+// Decides when a rank that waits for others logs which ranks are missing, so that a long wait does not look like a
+// hang.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +7,7 @@
 
 namespace d9d {
 
-// How long a rank waits for others before it logs that, if its timeout is `timeout`.
+// Returns how long a rank waits for others before it logs that it waits: 60 s, or half of `timeout` if that is less.
 [[nodiscard]] inline std::chrono::milliseconds long_wait(std::chrono::milliseconds timeout) {
   return std::min<std::chrono::milliseconds>(std::chrono::seconds(60), timeout / 2);
 }

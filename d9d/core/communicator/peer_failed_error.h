@@ -1,11 +1,11 @@
-// The error of a healthy rank that another rank's failure ended; the other rank reports the cause.
+// The error of a rank that ends only because another rank failed; the other rank reports the cause.
 #pragma once
 
 #include "d9d/base/check.h"
 
 namespace d9d {
 
-// launch() reports it only where no rank failed by itself.
+// launch() reports this error only if no rank failed by itself.
 struct PeerFailedError : CommunicationError {
   using CommunicationError::CommunicationError;
 };

@@ -19,7 +19,7 @@
 
 namespace d9d {
 
-// One rank's access to a means of communication.
+// One rank's access to a means of communication: threads, Gloo or NCCL.
 class CommunicatorBackend {
  public:
   virtual ~CommunicatorBackend() = default;
@@ -28,12 +28,12 @@ class CommunicatorBackend {
   [[nodiscard]] virtual at::Device device() const = 0;
   // Collective over the group.
   [[nodiscard]] virtual std::shared_ptr<Communicator> connect(RankGroup group, std::chrono::milliseconds timeout) = 0;
-  // Local. Tells all ranks that this one cannot continue; their pending and later operations fail with `reason`.
+  // Local. Tells all ranks that this rank cannot continue; their pending and later operations fail with `reason`.
   virtual void abort(const std::string& reason) = 0;
-  // Local. As abort(), called by a rank that has waited too long. If ranks are processes, the reason also names ranks
-  // that do not answer, such as a stopped one; this takes up to a second.
+  // Local. Does the work of abort() for a rank that has waited too long. If ranks are processes, the reason also names
+  // ranks that do not answer within a second, such as stopped ones.
   virtual void abort_after_wait(const std::string& reason) { this->abort(reason); }
-  // Local. This rank's program has returned: others that wait for it fail instead.
+  // Local. Called when this rank's program has returned: other ranks that wait for this one fail.
   virtual void leave() = 0;
 };
 
@@ -51,9 +51,9 @@ class World {
   // ranks[index] is this rank.
   [[nodiscard]] std::shared_ptr<Communicator> communicator(const RankGroup& group);
 
-  // Which of two computations that run at the same time the caller issues, 0 or 1; 0 if only one runs at a time. Code
-  // that communicates in both uses the communicators of its lane (DeviceMesh::lane_communicator): sharing one
-  // communicator, the computations would wait for each other. Local, but all ranks of a group must be in the same lane
+  // The index, 0 or 1, of the computation that the caller issues, if two run at the same time; otherwise 0. Code that
+  // communicates in both uses the communicators of its lane (DeviceMesh::lane_communicator), since on a shared
+  // communicator the computations would wait for each other. Local, but all ranks of a group must be in the same lane
   // when they communicate. A forward, its backward and the recomputation of its checkpoints are in one lane.
   [[nodiscard]] std::int64_t lane() const { return lane_; }
   void set_lane(std::int64_t lane) { lane_ = lane; }
@@ -63,10 +63,10 @@ class World {
   void set_timeout(std::chrono::milliseconds timeout);
   void abort(const std::string& reason) { backend_->abort(reason); }
   void abort_after_wait(const std::string& reason) { backend_->abort_after_wait(reason); }
-  // Local. To be called when this rank's program has returned without an error: other ranks that wait for an operation
-  // which it has not called fail immediately.
+  // Local. Called when this rank's program has returned without an error: other ranks that wait for an operation which
+  // this rank has not called fail immediately.
   void leave() { backend_->leave(); }
-  // Local. Calls throw_if_failed() of all communicators: for values that were communicated over several of them.
+  // Local. Calls throw_if_failed() of all communicators. Used for values that crossed several communicators.
   void throw_if_failed() const;
   // Local. Releases all communicators; those that have other owners still work.
   void close() { communicators_.clear(); }

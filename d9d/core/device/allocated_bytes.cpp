@@ -42,7 +42,7 @@ struct AllocatedBytes::OfThread {
     // The enclosing scope, or another observer of this thread's allocations. Null if there is none.
     c10::MemoryReportingInfoBase* const outer_ =
         dynamic_cast<c10::MemoryReportingInfoBase*>(c10::ThreadLocalDebugInfo::get(kKind));
-    mutable std::mutex mutex_;  // LibTorch passes the recorder on to threads that it starts for this one
+    mutable std::mutex mutex_;  // LibTorch's threads that work for this thread use the recorder too
     std::map<void*, std::int64_t> sizes_;
     std::int64_t live_ = 0;
   };

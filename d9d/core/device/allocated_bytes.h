@@ -30,7 +30,7 @@ class AllocatedBytes {
  private:
   struct OfThread;
   c10::Device device_;
-  std::unique_ptr<OfThread> of_thread_;  // of a CPU
+  std::unique_ptr<OfThread> of_thread_;  // null unless the device is a CPU
 };
 
 }  // namespace d9d

@@ -27,7 +27,8 @@ bool load_cuda();
 // The major compute capability of a CUDA device, 9 on Hopper. Asks the driver once for each device. Requires an
 // earlier call of num_cuda_devices().
 [[nodiscard]] int cuda_capability_major(c10::Device device);
-// Whether the kernels of this library, which are compiled for sm_90a, run on the device. Same requirement.
+// Whether the kernels of this library, which are compiled for sm_90a, run on the device. Requires an earlier call of
+// num_cuda_devices().
 [[nodiscard]] bool is_hopper(c10::Device device);
 
 }  // namespace d9d

@@ -19,8 +19,8 @@ class World;
 
 class HostCopy {
  public:
-  // Copies `values` after all work that is on the current stream now. `copies` is a stream of their device. `crossed`:
-  // the job over whose ranks the values were communicated, if they were.
+  // Copies `values` after all work that is on the current stream now. `copies`: a stream of their device. `crossed`:
+  // the world whose ranks communicated to compute the values; null: they did not communicate.
   HostCopy(at::Tensor values, const SideStream& copies, std::shared_ptr<const World> crossed = nullptr);
 
   // Waits for the copy, but not for work that was enqueued after it. Throws CommunicationError if a group of `crossed`

@@ -1,7 +1,6 @@
-// Keeps tensors that another stream still reads until the stream that computed them has waited for the reader; the
-// device waits, never the host. Their memory can then be reused by later work of that stream, however far the host is
-// ahead. (Memory that is protected only by keep_for_current_stream() stays in use until the host sees that the reader
-// is done.)
+// Keeps tensors alive that another stream still reads, until the stream that computed them has waited for the reader.
+// The device waits, never the host, so later work of the computing stream can reuse the memory however far the host is
+// ahead. (keep_for_current_stream() alone would block the memory until the host notices that the reader is done.)
 //
 // Example
 //   KeptTensors kept;

@@ -31,7 +31,7 @@ class MetaMemory::CountingAllocator final : public c10::Allocator {
 
  private:
   struct Allocation {
-    std::shared_ptr<Count> count;  // which storages that outlive the scope still subtract from
+    std::shared_ptr<Count> count;  // storages that outlive the scope still subtract their bytes from it
     std::int64_t bytes;
   };
   static void release(void* allocation) {

@@ -5,8 +5,9 @@
 //   const at::Tensor x = at::empty({1024, 1024}, at::TensorOptions(at::kMeta).dtype(at::kFloat));
 //   memory.live_bytes();       // 4 MiB, of which nothing is allocated
 //
-// Counts storages that are made on the meta device while the scope lives, on all threads, and no longer once they are
-// freed; views share one. One scope at a time. Storages may outlive it, but not be resized then.
+// Counts storages that are created on the meta device while the scope lives, on all threads, until they are freed;
+// views share one storage. Only one scope may live at a time. Storages may outlive the scope, but must not be resized
+// then.
 #pragma once
 
 #include <cstdint>

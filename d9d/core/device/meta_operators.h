@@ -3,7 +3,7 @@
 //
 // Example
 //   const MetaOperators operators;
-//   at::where(mask, x, y);                  // of three tensors on the meta device
+//   at::where(mask, x, y);                  // mask, x, y on the meta device
 #pragma once
 
 #include <memory>

@@ -16,7 +16,8 @@
 
 namespace d9d {
 
-// The moment at which all work that is on the device's current stream now is complete. On a CPU: now.
+// The time at which the device has completed all work that its current stream has when this is constructed. On a CPU:
+// the time of construction.
 class Moment {
  public:
   explicit Moment(c10::Device device);
@@ -29,8 +30,8 @@ class Moment {
   std::chrono::steady_clock::time_point host_ = std::chrono::steady_clock::now();
 };
 
-// The median of the spans, each from its first moment to its second; there must be at least one. The host waits for all
-// of them.
+// Returns the median duration of the spans, each from its first moment to its second; there must be at least one. The
+// host waits for all moments.
 [[nodiscard]] double median_seconds(const std::vector<std::pair<Moment, Moment>>& spans);
 
 }  // namespace d9d

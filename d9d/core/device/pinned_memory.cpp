@@ -12,8 +12,8 @@
 namespace d9d {
 namespace {
 
-// A function of the CUDA runtime that came with LibTorch's CUDA half (cuda_runtime.h): this file is compiled for
-// machines without CUDA too.
+// Returns a function of the CUDA runtime that was loaded with LibTorch's CUDA half (cuda_runtime.h). Looks it up by
+// name, since this file is also compiled for machines without CUDA.
 template <class Function>
 Function* runtime_function(const char* name) {
   auto* const function = reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
@@ -29,7 +29,7 @@ int lock(std::span<std::byte> bytes, c10::Device device) {
   if (const int status = runtime_function<int(int)>("cudaSetDevice")(index)) return status;
   const int status =
       runtime_function<int(void*, std::size_t, unsigned)>("cudaHostRegister")(bytes.data(), bytes.size(), kPortable);
-  if (status != 0) runtime_function<int()>("cudaGetLastError")();  // it is reported here, not at the next launch
+  if (status != 0) runtime_function<int()>("cudaGetLastError")();  // clears the error: the next launch would report it
   return status;
 }
 

@@ -18,11 +18,11 @@ namespace d9d {
 
 class PinnedMemory {
  public:
-  // Locking takes about a second for 4 GB, and other CUDA calls of the process may wait meanwhile. For the CPU:
-  // ordinary pages, which the system provides when they are first written. Throws StateError if there is not that much
-  // memory.
+  // Allocates and locks the memory, which takes about a second for 4 GB; other CUDA calls of the process may wait
+  // meanwhile. If the device is the CPU, pages are not locked, and the system provides them when they are first
+  // written. Throws StateError if the host lacks memory.
   PinnedMemory(std::int64_t num_bytes, c10::Device device);
-  // No copy may be in flight.
+  // Frees the memory; no copy may be in flight.
   ~PinnedMemory();
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;

@@ -20,11 +20,11 @@ namespace d9d {
 class StreamEvent {
  public:
   StreamEvent() = default;  // nothing to wait for
-  // The point that the current stream of the device has reached.
+  // Returns the point after all work that the current stream of the device has now.
   [[nodiscard]] static StreamEvent of_current_stream(c10::Device device);
   void wait() const;                       // makes the current stream wait
   void synchronize() const;                // makes the host wait
-  [[nodiscard]] bool is_complete() const;  // whether the device has passed it
+  [[nodiscard]] bool is_complete() const;  // whether the device has passed the point
 
  private:
   friend class SideStream;
@@ -32,8 +32,8 @@ class StreamEvent {
   std::shared_ptr<Recorded> recorded_;
 };
 
-// Call it for a tensor that was allocated for another stream and may be dropped while the current stream still reads
-// or writes it: its memory is not reused before the work that is on the current stream now has finished.
+// Keeps the memory of a tensor from being reused before the work that is on the current stream now has finished. Call
+// it for a tensor that was allocated on another stream and may be dropped while the current stream still uses it.
 void keep_for_current_stream(const at::Tensor& tensor);
 
 class SideStream {
@@ -45,7 +45,7 @@ class SideStream {
   // Runs `work` with this stream as the current one, after all work that is on the caller's current stream now. Returns
   // the point at which `work` is complete.
   [[nodiscard]] StreamEvent run(const std::function<void()>& work) const;
-  // The same without waiting for the caller's current stream.
+  // Does the same as run(), but does not wait for the caller's current stream.
   [[nodiscard]] StreamEvent run_at_once(const std::function<void()>& work) const;
 
  private:

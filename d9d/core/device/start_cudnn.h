@@ -1,4 +1,4 @@
-// Starts cuDNN while LibTorch is loaded.
+// Starts cuDNN on threads, while the program loads LibTorch's CUDA half.
 //
 // Example
 //   const std::jthread cudnn = start_cudnn(device);   // ends by itself
@@ -15,7 +15,7 @@ namespace d9d {
 // attention (causal, bf16, 128 features a head), forward and backward. This takes about 1.5 s in the first process on a
 // machine and some tenths of a second in later ones, because the driver caches compiled kernels in ~/.nv. It needs the
 // driver (num_cuda_devices()) but not LibTorch's CUDA half, which can be loaded in parallel. Launches no kernels. On
-// other devices it does nothing. Errors are ignored; they come up again where cuDNN is used.
+// other devices it does nothing. Errors are ignored; the first use of cuDNN meets them again.
 [[nodiscard]] std::jthread start_cudnn(c10::Device device);
 
 // The type of the symbol "d9d_start_cudnn" that libd9d_cudnn.so exports; `thread` is set unless CUDA refuses.

@@ -20,8 +20,8 @@ std::string running_torch() {
   return config.substr(begin + key.size(), config.find(',', begin) - begin - key.size());
 }
 
-// A function of the CUDA half of LibTorch or of a library that it needs. Null if that is not loaded, or has no such
-// function.
+// Returns a function of LibTorch's CUDA half or of a library that it needs; null if the half is not loaded or has no
+// such function.
 template <class Function>
 Function* find_loaded(const char* name) {
   void* const library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
@@ -36,7 +36,7 @@ std::string running_nccl() {
   return cat(version / 10000, ".", version % 10000 / 100, ".", version % 100);
 }
 
-// The version consists of numbers of 16 bits, the first of them in the highest bits.
+// LibTorch encodes NCCL's version as numbers of 16 bits, the major version in the highest bits.
 std::string built_nccl() {
   auto* const get = find_loaded<std::uint64_t()>("_ZN5torch4cuda4nccl7versionEv");
   if (get == nullptr) return {};

@@ -22,12 +22,12 @@ struct LibraryVersions {
 [[nodiscard]] LibraryVersions running_versions();
 
 // The LibTorch that this library was built against, and the NCCL that the loaded LibTorch was built against. Call
-// load_cuda() before, as above.
+// load_cuda() before.
 [[nodiscard]] LibraryVersions built_versions();
 
-// Throws StateError that names the first version that differs.
+// Throws StateError, naming the first version that differs, unless both are equal.
 void check_versions(const LibraryVersions& built, const LibraryVersions& running);
-void check_torch_version();  // checks this process; call load_cuda() before, as above
+void check_torch_version();  // checks this process; call load_cuda() before
 
 [[nodiscard]] std::string describe(const LibraryVersions& versions);
 

@@ -88,7 +88,8 @@ std::int64_t DistContext::data_parallel_rank() const { return mesh(MeshDomain::k
 
 void DistContext::wait_world() const { mesh(MeshDomain::kFlat).communicator()->barrier(); }
 
-// Two reductions, one before and one after the turn of the other ranks. They tell all ranks whether a body has failed.
+// Runs body() on the first rank, then on the others. An all-reduce after each of these two turns tells all ranks
+// whether a body has failed.
 void DistContext::first(bool is_first, const std::function<void()>& body) const {
   const auto world = mesh(MeshDomain::kFlat).communicator();
   const auto take_turn = [&](bool is_mine) {

@@ -1,5 +1,5 @@
-// What a rank knows about its job: its rank, its device, the arrangement of the ranks and the communication with them.
-// Built by launch() and passed by reference; there may be several in a process.
+// A rank's view of its job: its rank, its device, the meshes of all ranks and the communication with them. launch()
+// builds it and passes it by reference; a process may have several, one for each rank that is a thread.
 //
 // Example
 //   const DeviceMesh& dense = context.mesh(MeshDomain::kDense);
@@ -88,11 +88,11 @@ class DistContext {
   // Collective. Runs body() on the main process, then on the other ranks. If it throws on the main process, the others
   // throw PeerFailedError immediately.
   void main_process_first(const std::function<void()>& body) const;
-  // Collective. Does the same with the first rank of each machine.
+  // Collective. Runs body() on the first rank of each machine, then on the other ranks; throws as main_process_first().
   void local_main_process_first(const std::function<void()>& body) const;
   // Collective. Sets how long each later communication may wait for other ranks.
   void set_timeout(std::chrono::milliseconds timeout) const;
-  // Local; to be called on all ranks. For an error that must not discard the results of the program: the program
+  // Local, but to be called on all ranks. Notes an error that must not discard the results of the program: the program
   // continues, and when it has ended on all ranks, launch() reports the first such error.
   void fail_at_end(std::string error) const;
   [[nodiscard]] const std::optional<std::string>& failure_at_end() const { return failure_at_end_; }

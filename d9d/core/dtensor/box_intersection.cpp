@@ -45,14 +45,14 @@ bool are_disjoint_pairs(BoxSpan boxes) {
   return true;
 }
 
-// Sorts along `dim` and divides between two indices if no box spans both; each part continues with the next dim. After
-// the last `num_left` dims in a row that divide nothing, pairs are compared.
+// Sorts the boxes along `dim` and cuts them into parts wherever no box crosses the cut; continues with each part along
+// the next dim. Compares all pairs of a part once `num_left` dims in a row have cut nothing.
 bool are_disjoint_along(BoxSpan boxes, std::size_t dim, std::size_t num_left) {
   const std::size_t num_dims = boxes[0]->start.size();
   if (boxes.size() == 1) return true;
   if (num_left == 0) return are_disjoint_pairs(boxes);
   std::ranges::sort(boxes, {}, [dim](const LocalBox* box) { return box->start[dim]; });
-  std::int64_t end = 0;  // of the part so far
+  std::int64_t end = 0;  // end of the current part along dim
   std::size_t first = 0;
   for (std::size_t i = 0; i <= boxes.size(); ++i) {
     if (i > first && (i == boxes.size() || boxes[i]->start[dim] >= end)) {
@@ -118,7 +118,7 @@ std::vector<BoxIntersection> intersections(const std::vector<LocalBox>& source, 
 std::optional<std::int64_t> contiguous_begin(const LocalBox& outer, const LocalBox& inner) {
   std::int64_t begin = 0;
   std::int64_t stride = 1;
-  bool is_cut = false;  // a dim so far is not complete: all dims outside of it must have one index
+  bool is_cut = false;  // an inner dim is incomplete, so all outer dims must have size 1
   for (std::size_t d = outer.sizes.size(); d-- > 0;) {
     if (is_cut && inner.sizes[d] != 1) return std::nullopt;
     is_cut = is_cut || inner.sizes[d] != outer.sizes[d];

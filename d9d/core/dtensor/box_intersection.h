@@ -1,5 +1,5 @@
-// Which elements two ranks both hold, each under its own layout: arithmetic, no communication. Determines what
-// redistribute() sends, and which part of a file a rank must read.
+// Computes which elements two ranks both hold, each under its own layout, without communication. The result determines
+// what redistribute() sends, and which part of a file a rank must read.
 //
 // Example
 //   const std::vector<LocalBox> mine = held_boxes({10, 8}, mesh, placements, mesh.coordinate());
@@ -14,33 +14,33 @@
 
 namespace d9d {
 
-// The elements that the rank at `coordinate` holds, as disjoint boxes; its local tensor, read row by row, consists of
-// the boxes one after the other. Without FlatShard there is one box; with it at most 2 * dims - 1, and none if the
-// slice is empty.
+// Returns the elements that the rank at `coordinate` holds as disjoint boxes. The rank's local tensor consists of these
+// boxes one after the other, each in row-major order. Without FlatShard there is one box; with FlatShard at most 2 *
+// dims - 1, and none if the slice is empty.
 [[nodiscard]] std::vector<LocalBox> held_boxes(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
                                                const Placements& placements,
                                                const std::vector<std::int64_t>& coordinate);
 
-// Elements [range.begin, range.end) of the row-major order of `box`, as disjoint boxes in that order: at most
-// 2 * dims - 1.
+// Returns elements [range.begin, range.end) of the row-major order of `box` as at most 2 * dims - 1 disjoint boxes, in
+// that order.
 [[nodiscard]] std::vector<LocalBox> boxes_of_range(const LocalBox& box, const FlatRange& range);
 
-// Elements that lie in boxes source[i] and target[k]; never empty.
+// The elements that boxes source[`source`] and target[`target`] have in common; never empty.
 struct BoxIntersection {
   LocalBox box;
   std::size_t source = 0;
   std::size_t target = 0;
 };
 
-// Ordered by source, then by target: the same on every rank that computes it.
+// Returns all intersections, ordered by source, then by target, so that all ranks compute the same list.
 [[nodiscard]] std::vector<BoxIntersection> intersections(const std::vector<LocalBox>& source,
                                                          const std::vector<LocalBox>& target);
 
 // Whether an element lies in both boxes, of the same dims.
 [[nodiscard]] bool have_common_elements(const LocalBox& a, const LocalBox& b);
 
-// Whether no element lies in two of the boxes, which are not empty. Boxes as layouts make them (a grid, ranges of rows)
-// take n log n steps; others that no line along a dim divides are compared in pairs.
+// Whether no element lies in two of the boxes, which must not be empty. Takes n log n steps for the boxes of layouts (a
+// grid, ranges of rows), and n^2 for boxes that no plane separates.
 [[nodiscard]] bool are_disjoint(const std::vector<LocalBox>& boxes);
 
 // The position of `inner`, a box within `outer`, in the row-major order of outer, if its elements are contiguous there.

@@ -1,5 +1,5 @@
-// A tensor over the ranks of a mesh as one rank sees it: its part, and the layout of the whole. A record without
-// operators: compute code uses `local` and changes layouts with redistribute().
+// A tensor that is distributed over the ranks of a mesh, as one rank holds it: the rank's part and the layout of the
+// whole tensor. It has no operators: compute code uses `local` and changes layouts with redistribute().
 //
 // Example
 //   const DTensor weight = distribute(full, mesh, {Replicate{}, Shard{0}});     // every rank has `full`

@@ -15,16 +15,16 @@
 namespace d9d {
 
 struct HeldPart {
-  LocalBox box;       // in the whole tensor
-  at::Tensor values;  // of the box's shape; writing to it fills the local tensor
+  LocalBox box;       // position and sizes in the whole tensor
+  at::Tensor values;  // view of the local tensor, in the box's shape
 };
 
-// The boxes of held_boxes(). A mesh without axes: one, the whole tensor.
+// Returns the boxes of held_boxes(). On a mesh without axes this is one box, the whole tensor.
 [[nodiscard]] std::vector<HeldPart> held_parts(const DTensor& tensor);
 
 [[nodiscard]] LocalBox whole_box(const std::vector<std::int64_t>& shape);
 
-// The elements `inner` of a tensor that holds the box `outer`: a view.
+// Returns the elements of the box `inner` as a view of `values`, which has the elements of the box `outer`.
 [[nodiscard]] at::Tensor view_of(const at::Tensor& values, const LocalBox& outer, const LocalBox& inner);
 
 }  // namespace d9d

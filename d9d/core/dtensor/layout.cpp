@@ -74,8 +74,8 @@ ElementRows element_rows(const std::vector<std::int64_t>& global_shape, const De
   const FlatRange range = flat_range(box.numel(), mesh, placements);
   ElementRows rows{.begin = range.begin, .row_size = box.numel(), .row_pitch = box.numel()};
   if (range.numel() == 0) return {};
-  std::int64_t stride = 1;        // of the dim in the whole tensor
-  std::int64_t local_stride = 1;  // in the box
+  std::int64_t stride = 1;        // stride of the dim in the whole tensor
+  std::int64_t local_stride = 1;  // stride of the dim in the box
   int num_cut_inside = 0;
   for (std::size_t dim = global_shape.size(); dim-- > 0;) {
     rows.start += box.start[dim] * stride;

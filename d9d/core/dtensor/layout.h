@@ -1,4 +1,4 @@
-// Which part of a tensor a rank holds under a layout: arithmetic, no communication.
+// Computes which part of a tensor a rank holds under a layout, without communication.
 //
 // Example
 //   // [10, 8] over tp = 4, this rank at coordinate 3
@@ -40,17 +40,18 @@ struct FlatRange {
 [[nodiscard]] LocalBox local_box(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
                                  const Placements& placements, const std::vector<std::int64_t>& coordinate);
 [[nodiscard]] LocalBox local_box(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
-                                 const Placements& placements);  // of this rank
+                                 const Placements& placements);  // the box of this rank
 
 [[nodiscard]] bool has_flat_shard(const Placements& placements);
 
-// The range of a box of `box_numel` elements that a rank stores flat: the whole box without FlatShard.
+// Returns the range of the row-major order of a box of `box_numel` elements that a rank stores; the whole box without
+// FlatShard.
 [[nodiscard]] FlatRange flat_range(std::int64_t box_numel, const DeviceMesh& mesh, const Placements& placements,
                                    const std::vector<std::int64_t>& coordinate);
 [[nodiscard]] FlatRange flat_range(std::int64_t box_numel, const DeviceMesh& mesh, const Placements& placements);
 
-// Which elements of the whole tensor a rank holds, in memory order. Throws ConfigError if the layout cuts two dims
-// other than the first, because its rows then have no single pitch.
+// Returns which elements of the whole tensor a rank holds, in memory order. Throws ConfigError if the layout cuts two
+// dims other than the first, since the rows of the rank's part then have no single pitch.
 [[nodiscard]] ElementRows element_rows(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
                                        const Placements& placements);
 

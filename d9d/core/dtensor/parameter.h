@@ -1,5 +1,5 @@
-// A trainable tensor as one rank sees it: the local leaf that kernels compute with, the layout of the whole over a
-// mesh, and the layout of its gradient after backward. Optimisers, gradient reduction and checkpoints read these
+// A trainable tensor as one rank holds it: the local leaf that kernels compute with, the layout of the whole tensor
+// over a mesh, and the layout of its gradient after backward. Optimisers, gradient reduction and checkpoints read these
 // layouts and never infer them. In a job of one rank the mesh has axes of size 1. Outside of a job, before the first
 // place(), the mesh has no axes and both layouts are empty.
 //
@@ -42,7 +42,7 @@ class Parameter {
   // which may be empty; with a separate stored dtype a tensor in that dtype, from which local() is computed. Its
   // .grad() is the gradient to apply.
   [[nodiscard]] const at::Tensor& stored() const { return stored_.defined() ? stored_ : local_; }
-  [[nodiscard]] DTensor dtensor() const;  // of stored(), detached
+  [[nodiscard]] DTensor dtensor() const;  // stored(), detached, with its layout
 
   [[nodiscard]] const std::vector<std::int64_t>& global_shape() const { return spec_.shape; }
   [[nodiscard]] std::int64_t global_numel() const;
@@ -71,7 +71,7 @@ class Parameter {
 
   void to(at::ScalarType dtype);        // drops the gradient; under FlatShard it must precede materialize
   void materialize(at::Device device);  // allocates storage with undefined values; under FlatShard see attach_flat
-  void set_init(Initializer init);      // of the next reset
+  void set_init(Initializer init);      // used by the next reset
   void reset(RandomStream stream);      // fills with the initializer; the numbers do not depend on the layout
   // Makes an existing leaf the local one. Its values count as this parameter's values if the parameter was initialized.
   // Throws StateError unless shape and dtype agree.
@@ -99,8 +99,8 @@ class Parameter {
 
 using ParameterPtr = std::shared_ptr<Parameter>;  // shared: tied modules register the same parameter
 
-// Local. Converts stored() to local() for those of the parameters that have a stored_dtype() and are no flat shards. No
-// graph that needs the values from before may be open.
+// Local. Converts stored() to local() for the parameters that have a stored_dtype() and are no flat shards. No autograd
+// graph that still needs the previous values may exist.
 void update_local(const std::vector<ParameterPtr>& parameters);
 
 }  // namespace d9d

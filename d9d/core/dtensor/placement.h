@@ -10,7 +10,7 @@
 
 namespace d9d {
 
-struct Replicate {  // every rank of the axis holds all of it
+struct Replicate {  // every rank of the axis holds the whole tensor
   bool operator==(const Replicate&) const = default;
 };
 struct Shard {  // split along a tensor dim, as evenly as torch.chunk
@@ -22,7 +22,7 @@ struct Partial {  // each rank holds a summand: the value is the reduction over 
   bool operator==(const Partial&) const = default;
 };
 struct FlatShard {                  // an equal slice of a flat group of parameters (FSDP), cut after every Shard
-  std::int64_t padded_numel = 0;    // of the whole group, a multiple of the rank count
+  std::int64_t padded_numel = 0;    // elements of the whole group, a multiple of the rank count
   std::int64_t offset_in_unit = 0;  // where this parameter starts in the group, in elements
   bool operator==(const FlatShard&) const = default;
 };

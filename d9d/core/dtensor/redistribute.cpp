@@ -83,9 +83,9 @@ struct Route {
     now = next;
   }
 
-  // Reduces the Partial axes whose placement differs in `to`. Where the rank's part in `to` lies within what it holds,
-  // a reduce-scatter yields it directly, after which 1 / ranks of the data remains to be moved; other axes become
-  // Replicate.
+  // Reduces the Partial axes whose placement differs in `to`. If the rank's part in `to` lies within the elements that
+  // it holds, a reduce-scatter yields this part directly, and only 1 / ranks of the data remains to be moved; other
+  // axes become Replicate.
   void reduce(const Placements& to, ReduceOp op) {
     std::vector<std::size_t> scattered;
     std::vector<std::size_t> reduced;
@@ -100,17 +100,18 @@ struct Route {
     }
     Placements next = now;
     for (const std::size_t i : scattered) next[i] = to[i];
-    // A flat shard that stays on an axis of one rank would not fit that of `to`.
+    // Axes of one rank take their placement in `to`, since a flat shard left there would not fit the flat shards of
+    // `to`.
     for (std::size_t i = 0; i < next.size(); ++i) {
       if (mesh.axes()[i].size == 1) next[i] = is_partial(to[i]) ? Placement(Replicate{}) : to[i];
     }
-    if (!travel_axes(mesh, now, next).empty()) {  // they would split a part that another axis has already split
+    if (!travel_axes(mesh, now, next).empty()) {  // these axes would split a part that another axis has already split
       reduced.insert(reduced.end(), scattered.begin(), scattered.end());
       std::ranges::sort(reduced);
       scattered.clear();
     }
     reduce_to(scattered, next, op);
-    next = now;  // with the axes that are left
+    next = now;  // a second operation reduces the other axes
     for (const std::size_t i : reduced) next[i] = Replicate{};
     reduce_to(reduced, next, op);
   }
@@ -145,8 +146,8 @@ struct Crossing final : torch::CustomClassHolder {
   DeviceMesh mesh;
   Placements from;
   Placements to;
-  Placements arriving;  // gradient of the result
-  Placements leaving;   // gradient of the input
+  Placements arriving;  // layout of the result's gradient
+  Placements leaving;   // layout of the input's gradient
   double scale = 1.0;   // factor on the gradient: each rank's part of an average counts 1 / ranks
 };
 

@@ -1,4 +1,5 @@
-// Changes of layout: from a whole tensor to its parts and back, and from any layout to any other, also in backward.
+// Changes the layouts of tensors: from a whole tensor to its parts and back, and from any layout to any other, with
+// gradients.
 //
 // Example
 //   const DTensor weight = distribute(full, mesh, {Replicate{}, Shard{0}});      // local; every rank has `full`
@@ -10,7 +11,7 @@
 // Partial -> Shard one reduce_scatter; Shard(a) -> Shard(b) one all_to_all. Any set of axes that only moves elements
 // takes one operation; reductions take one for each op and kind. Axes of one rank cost nothing.
 //
-// Results are contiguous, or the input where nothing changes. A tensor can have only one kind of reduction:
+// Results are contiguous, or the input if nothing changes. A tensor can have only one kind of reduction:
 // Partial(max), Partial(min) and the sums (sum, avg) on different axes of a tensor are a ConfigError.
 //
 // When an axis becomes Partial, sum leaves the value on coordinate 0 of the axis and zeros elsewhere; avg, max and min

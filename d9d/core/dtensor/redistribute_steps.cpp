@@ -37,7 +37,7 @@ struct Group {
 
   std::shared_ptr<Communicator> communicator;
   std::int64_t rank = 0;
-  std::vector<std::vector<std::int64_t>> coordinates;  // in the whole mesh, of each rank of the group
+  std::vector<std::vector<std::int64_t>> coordinates;  // of each rank of the group, in the whole mesh
 };
 
 std::int64_t numel_of(const std::vector<BoxIntersection>& parts) {
@@ -47,7 +47,7 @@ std::int64_t numel_of(const std::vector<BoxIntersection>& parts) {
 
 // A local tensor and the boxes that it holds.
 struct Holding {
-  // The elements of `box`, a part of boxes[index], as a view in its shape.
+  // Returns the elements of `box`, which is part of boxes[index], as a view of the shape of `box`.
   [[nodiscard]] at::Tensor view(const LocalBox& box, std::size_t index) const {
     const LocalBox& outer = boxes[index];
     at::Tensor part = local;
@@ -74,7 +74,7 @@ void copy_parts(const Holding& target, const Holding& source, const std::vector<
   }
 }
 
-// Packs from the front of the buffer.
+// Copies the parts of the source to the front of the buffer, one after the other.
 void pack(at::Tensor buffer, const Holding& source, const std::vector<BoxIntersection>& parts) {
   std::int64_t begin = 0;
   for (const BoxIntersection& part : parts) {
@@ -91,16 +91,16 @@ void unpack(const Holding& target, const at::Tensor& buffer, const std::vector<B
   }
 }
 
-// Overlaps of one rank's holding with those of each rank of the group, by rank.
+// The elements that one rank and each rank of the group both hold, by rank.
 struct Parts {
   std::vector<std::vector<BoxIntersection>> of_rank;
-  std::int64_t largest = 0;  // elements
+  std::int64_t largest = 0;  // most elements of a rank
 
   void append(std::vector<BoxIntersection> parts) {
     largest = std::max(largest, numel_of(parts));
     of_rank.push_back(std::move(parts));
   }
-  // Whether the ranks' parts are equal in size and, in the order of ranks, the row-major order of the box.
+  // Whether the parts have equal sizes and, joined in rank order, are the row-major order of `box`.
   [[nodiscard]] bool are_equal_slices(const LocalBox& box) const {
     std::int64_t begin = 0;
     for (const std::vector<BoxIntersection>& parts : of_rank) {
@@ -255,7 +255,7 @@ at::Tensor reduce_elements(const at::Tensor& local, const std::vector<std::int64
     const at::Tensor slice = input.narrow(0, i * parts.largest, parts.largest);
     const std::int64_t used = numel_of(theirs);
     pack(slice, source, theirs);
-    slice.narrow(0, used, parts.largest - used).zero_();  // the sum of the padding is not read, but it must not trap
+    slice.narrow(0, used, parts.largest - used).zero_();  // nobody reads the sum of the padding, but it must not trap
   }
   const at::Tensor output = at::empty({parts.largest}, local.options());
   group.communicator->reduce_scatter(output, input, op).wait();

@@ -62,7 +62,7 @@ class PlacesBeside {
 // A remedy to append to LibTorch's text; may be empty.
 std::string remedy_of(const c10::Error& error, const std::string& line) {
   if (is_out_of_memory(error)) return ". d9d_plan says what a job keeps in memory and which changes would help";
-  // A tensor that is on meta after materialize() belongs to no module.
+  // After materialize(), only tensors that belong to no module are on the meta device.
   const bool is_meta = line.find("meta") != std::string::npos;
   return is_meta ? ". A module that is not registered stays on meta: register_module()" : "";
 }

@@ -33,7 +33,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kErrorFileVariable = "D9D_ERROR_FILE";  // number of an open file
+constexpr const char* kErrorFileVariable = "D9D_ERROR_FILE";  // its value is the descriptor of an open file
 
 // While it lives, SIGINT, SIGTERM and SIGCHLD are blocked and can be fetched with take().
 class BlockedSignals {
@@ -48,7 +48,7 @@ class BlockedSignals {
   BlockedSignals& operator=(const BlockedSignals&) = delete;
 
   [[nodiscard]] const sigset_t& before() const { return before_; }
-  // The next signal, or none at the deadline.
+  // Waits for the next signal and returns it; none at the deadline.
   [[nodiscard]] std::optional<int> take(Clock::time_point deadline) const {
     const auto left = std::max(std::chrono::nanoseconds(0), std::chrono::nanoseconds(deadline - Clock::now()));
     const timespec wait{.tv_sec = left.count() / 1'000'000'000, .tv_nsec = left.count() % 1'000'000'000};
@@ -137,13 +137,13 @@ struct Child {
   std::int64_t rank;
   pid_t process;
   int error_file;
-  std::optional<int> status = {};  // as waitpid returns it; none: still running
+  std::optional<int> status = {};  // from waitpid(); none: still running
 };
 
 bool is_success(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
 bool is_sufferer(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == kPeerFailedExitCode; }
 int exit_code_of(int status) {
-  if (is_sufferer(status)) return 1;  // if no rank is the cause
+  if (is_sufferer(status)) return 1;  // no rank that failed by itself was found
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
@@ -175,7 +175,7 @@ class Supervisor {
       if (process == 0) become_rank(parent, signals_.before(), error_file, arguments.data(), environment.data());
       D9D_CHECK(process > 0, IoError, "[core::child_processes] expected to start rank ", rank, " of ",
                 options_.num_ranks, ", got: ", system_error_text(errno), ". Raise the limit of processes (ulimit -u).");
-      ::setpgid(process, process);  // as the child does itself: the group must exist before either is told to end
+      ::setpgid(process, process);  // the child does so too: the group must exist before anyone signals it
       children_.push_back({.rank = rank, .process = process, .error_file = error_file});
     }
   }
@@ -208,7 +208,7 @@ class Supervisor {
     }
   }
 
-  // A stopped child has nothing to finish. If it were woken to end by itself, it would first wait for its devices.
+  // Kills children that are stopped. If one were woken to end by itself, it would first wait for its devices.
   void kill_stopped() {
     for (const Child& child : children_) {
       if (child.status) continue;
@@ -238,7 +238,8 @@ class Supervisor {
     }
   }
 
-  // A child that is only affected by another one's failure may end first: wait for the cause up to `patience`.
+  // Determines the child to report. A child that is only affected by another one's failure may end first, so this waits
+  // for the cause up to `patience`.
   void look_for_cause() {
     if (cause_ || !first_failed_) return;
     if (!first_cause_ && num_running() > 0 && Clock::now() < end_at_) {
@@ -253,8 +254,8 @@ class Supervisor {
     kill_at_ = Clock::now() + options_.patience;
   }
 
-  // Reports only one rank, since most failing ranks say the same: the cause, or else one that left an error message.
-  // After a signal from outside a line is written only if a rank left a message.
+  // Reports one rank, since most failing ranks have the same error: the cause, or else a rank that left an error
+  // message. After a signal from outside, writes a line only if a rank left a message.
   void report() const {
     const auto tells = [](const Child& child) { return !text_of(child.error_file).empty(); };
     const auto told = tells(*cause_) ? children_.begin() + (cause_ - children_.data())

@@ -1,11 +1,11 @@
-// All ranks of a job on this machine as supervised child processes of this process.
+// Runs all ranks of a job on this machine as supervised child processes of this process.
 //
 // Example
 //   if (!rank_environment()) return run_child_processes({.num_ranks = 8});   // executes this program again, 8 times
-//   const auto here = *rank_environment();                                   // in each of the 8: as under torchrun
+//   const auto here = *rank_environment();                                   // in each child: as under torchrun
 //
-// A child gets this program's arguments, torchrun's variables, and an empty standard input; its output goes to that of
-// this process. No child outlives this process, however it ends.
+// A child gets this program's arguments, torchrun's variables, and an empty standard input; it writes to the standard
+// output and error of this process. No child outlives this process, however this process ends.
 #pragma once
 
 #include <chrono>
@@ -23,11 +23,11 @@ struct ChildProcessOptions {
   std::chrono::milliseconds patience = std::chrono::seconds(2);  // time from a child's SIGTERM to its SIGKILL
 };
 
-// Returns when all children have ended: 0 if all ended with 0. When one fails, writes one line to stderr with its rank
-// and its error message, or how it ended if it left none; ends the others (SIGTERM, then SIGKILL; SIGKILL immediately
-// for one that is stopped), and returns its exit code, or 128 + its signal. SIGINT and SIGTERM are passed on to all
-// children; if one of them then does not end with 0, returns 128 + that signal, without a line unless a child left an
-// error message.
+// Returns when all children have ended: 0 if all ended with 0. When a child fails, writes one line to stderr with its
+// rank and its error message, or how it ended if it left no message. Then ends the other children (SIGTERM, then
+// SIGKILL; stopped ones with SIGKILL immediately) and returns the failed child's exit code, or 128 + its signal. Passes
+// SIGINT and SIGTERM on to all children; if a child then does not end with 0, returns 128 + that signal, and writes a
+// line only if a child left an error message.
 //
 // Call it on the main thread, before other threads are started and outside of an InterruptScope: it takes over SIGINT,
 // SIGTERM and SIGCHLD while it runs, and children die with the thread that started them. Throws IoError if a child

@@ -70,10 +70,10 @@ void set_threads(const LaunchConfig& config, std::int64_t num_local_ranks) {
 void set_deterministic() {
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   at::globalContext().setDeterministicCuDNN(true);
-  at::globalContext().setSDPUseCuDNN(false);  // its backward sums in no fixed order
+  at::globalContext().setSDPUseCuDNN(false);  // cuDNN's backward of attention sums in no fixed order
 }
 
-// "mesh pipeline_parallel=2 tensor_parallel=4 ...": the text that must agree on all ranks.
+// Returns "mesh pipeline_parallel=2 tensor_parallel=4 ...", which must be equal on all ranks.
 std::string describe(const DeviceMeshParameters& mesh) {
   std::string text = "mesh";
   for_each_field<DeviceMeshParameters>(
@@ -96,7 +96,7 @@ void run_program(const Program& program, DistContext& context) {
   }
 }
 
-// Checked before ranks wait for each other.
+// Throws ConfigError unless the launcher's ranks fit the mesh. Called before ranks wait for each other.
 void check_ranks(const RankEnvironment& here, const DeviceMeshParameters& mesh) {
   D9D_CHECK(
       here.world_size == mesh.world_size(), ConfigError, "[core::launch] expected a mesh of the ", here.world_size,
@@ -107,7 +107,7 @@ void check_ranks(const RankEnvironment& here, const DeviceMeshParameters& mesh) 
             "or unset SLURM_PROCID to run all ranks here.");
 }
 
-// A process that is a rank runs the program from its beginning: a second launch would meet the ranks of the first.
+// Throws if a process that is a rank calls launch() twice, since its second launch would meet the ranks of the first.
 void refuse_second_launch() {
   static std::atomic<bool> has_launched = false;  // lint: allow(mutable-global): of the process, which is one rank
   D9D_CHECK(
@@ -173,7 +173,7 @@ void run_as_threads(const LaunchConfig& config, const DeviceMeshParameters& mesh
   check_torch_version();
   const std::int64_t share = at::get_num_threads() / mesh.world_size();
   const auto waiting = watch_waiting_threads(config, /*local_rank=*/0, config.num_threads.value_or(share));
-  std::optional<std::string> failure;  // of rank 0, as of the others
+  std::optional<std::string> failure;  // failure_at_end() of rank 0
   run_thread_ranks(mesh.world_size(), [&](const std::shared_ptr<World>& world) {
     if (config.num_threads) at::set_num_threads(static_cast<int>(*config.num_threads));
     DistContext context({.mesh = mesh, .world = world, .local_rank = world->rank(), .log_level = config.log_level});
@@ -201,7 +201,7 @@ int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh, const P
       raise_open_files(open_files_of(here->world_size));
     }
     if (here || mesh.world_size() == 1) {
-      constexpr std::int64_t kLongest = 100'000'000;  // years; clocks overflow with longer times
+      constexpr std::int64_t kLongest = 100'000'000;  // about three years; clocks overflow with longer times
       const std::chrono::seconds patience =
           init_timeout ? std::chrono::seconds(std::min(*init_timeout, kLongest)) : kRendezvousTimeout;
       run_as_rank(here.value_or(RankEnvironment{}), config, mesh, program, patience);
@@ -225,7 +225,7 @@ namespace detail {
 int launch_configured(const ConfigSource& source, const LaunchConfig& config, const DeviceMeshParameters& mesh,
                       const Program& program) {
   restart_with_short_spins(source.argc, source.argv);
-  int exit_code = 0;  // stays so after --help
+  int exit_code = 0;  // not changed for --help
   const int load_code = run_reporting_errors([&] {
     load_config(source.argc, source.argv, source.rewrite, source.type(), source.config);
     const auto* const init_timeout = source.init_timeout;

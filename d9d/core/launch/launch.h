@@ -37,9 +37,9 @@ constexpr auto enum_names(RankPlacement) {
 struct LaunchConfig {
   DeviceChoice device = DeviceChoice::kAuto;   // auto: CUDA if a device is present
   RankPlacement ranks = RankPlacement::kAuto;  // auto: processes on GPUs, threads on CPUs
-  bool deterministic = false;                  // refuse operators whose results vary from run to run
-  std::optional<std::int64_t> num_threads;     // of a CPU operator; null: all cores, divided among the ranks
-  LogLevel log_level = LogLevel::kInfo;        // of the ranks' loggers: lines of lower levels are dropped
+  bool deterministic = false;                  // throw for operators whose results vary from run to run
+  std::optional<std::int64_t> num_threads;     // per CPU operator; null: all cores, divided among the ranks
+  LogLevel log_level = LogLevel::kInfo;        // the ranks' loggers drop lines of lower levels
 
   static constexpr auto fields() {
     return record<LaunchConfig>(defaulted("device", &LaunchConfig::device), defaulted("ranks", &LaunchConfig::ranks),
@@ -55,9 +55,9 @@ extern template const ValueType& json_type<LaunchConfig>();
 // error, whose text goes to stderr as one line. Under torchrun or srun (core/launch/rank_environment.h) this process is
 // one rank. Otherwise all ranks of the mesh run on this machine: as threads, or as child processes. Child processes
 // execute this program again, so before launch() a program should only read its configuration. The failure of one rank
-// ends all ranks. Process-wide settings (threads, autograd engine, CUDA) are made before `program` runs. A program
-// whose ranks are processes launches once, since each of them runs it from its beginning. init_timeout: seconds within
-// which all ranks must join; none: 300.
+// ends all ranks. Process-wide settings (threads, autograd engine, CUDA) are made before `program` runs. If ranks are
+// processes, a program may call launch() only once, since each process runs the program from its beginning.
+// init_timeout: seconds within which all ranks must join; none: 300.
 [[nodiscard]] int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh,
                          const std::function<void(DistContext&)>& program,
                          std::optional<std::int64_t> init_timeout = std::nullopt);
@@ -74,10 +74,10 @@ struct ConfigSource {
   const ConfigRewrite& rewrite;
   const RecordType& (*type)();  // throws for mistakes in fields()
   void* config;
-  const std::int64_t* init_timeout = nullptr;  // trainer.timeout of the configuration, if it has it
+  const std::int64_t* init_timeout = nullptr;  // trainer.timeout.init_timeout, if the configuration has it
 };
 
-// Loads, then launches: `config` and `mesh` are members of the configuration, read when it is loaded.
+// Loads the configuration, then launches. `config` and `mesh` are members of the object that loading fills.
 [[nodiscard]] int launch_configured(const ConfigSource& source, const LaunchConfig& config,
                                     const DeviceMeshParameters& mesh, const std::function<void(DistContext&)>& program);
 
@@ -85,7 +85,7 @@ struct ConfigSource {
 
 // Reads the configuration from `CONFIG.json key.path=value ...` (base/config/load_config.h describes --help, --schema
 // and `rewrite`), then launches. Config has members `launch` and `mesh`; if it has a TrainerConfig `trainer`, ranks
-// meet within trainer.timeout.init_timeout. Called first in main: it may start the program anew
+// meet within trainer.timeout.init_timeout. Call it first in main, since it may restart the program
 // (core/launch/library_environment.h).
 template <class Config, class Program>
 [[nodiscard]] int launch(int argc, char** argv, const Program& program, const ConfigRewrite& rewrite = nullptr) {

@@ -20,7 +20,7 @@ namespace {
 // between operators, far shorter than a time slice.
 constexpr const char* kSpinCount = "GOMP_SPINCOUNT";
 constexpr const char* kLooks = "10000";
-constexpr const char* kIsOurs = "D9D_CHOSE_SPINCOUNT";  // set where kLooks is from here, in child processes too
+constexpr const char* kIsOurs = "D9D_CHOSE_SPINCOUNT";  // marks that kLooks was set here; children inherit it
 
 void set_unless_set(const char* name, const char* value) { ::setenv(name, value, /*overwrite=*/0); }
 
@@ -51,11 +51,11 @@ bool has_one_thread() {
 }  // namespace
 
 void set_library_environment(bool is_deterministic) {
-  // With this value a communication that times out ends its kernels and shows in getError(); with c10d's default it
+  // With this value a communication that times out ends its kernels and getError() reports it. With c10d's default it
   // ends the process.
   set_unless_set("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2");
-  // Otherwise c10d would first write its flight recorder to a file, wait a minute for that at each operation in flight,
-  // and block the group's destructor for eight minutes.
+  // Without these, c10d would write its flight recorder to a file after a timeout, wait a minute for that at each
+  // operation in flight, and block the group's destructor for eight minutes.
   set_unless_set("TORCH_NCCL_DUMP_ON_TIMEOUT", "0");
   set_unless_set("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0");
   if (!says_how_threads_wait()) set_spins();
@@ -72,7 +72,7 @@ void restart_with_short_spins(int argc, const char* const* argv) {
   std::vector<char*> arguments;
   for (std::string& string : strings) arguments.push_back(string.data());
   arguments.push_back(nullptr);
-  ::execv("/proc/self/exe", arguments.data());  // returns only if it fails: then threads spin
+  ::execv("/proc/self/exe", arguments.data());  // returns only on failure; threads then spin as before
 }
 
 }  // namespace d9d

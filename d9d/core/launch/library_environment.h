@@ -1,4 +1,4 @@
-// The environment variables by which this library sets other libraries: NCCL, cuBLAS, OpenMP.
+// Sets the environment variables that configure other libraries: NCCL, cuBLAS, OpenMP.
 #pragma once
 
 namespace d9d {
@@ -15,7 +15,7 @@ void set_library_environment(bool is_deterministic);
 // other threads, or if `argv` are not the arguments that the process was started with, as in a test.
 void restart_with_short_spins(int argc, const char* const* argv);
 
-// Whether this process, or the one that started it, has set that GOMP_SPINCOUNT.
+// Whether this library has set GOMP_SPINCOUNT, in this process or in the one that started it.
 [[nodiscard]] bool has_chosen_spins();
 
 }  // namespace d9d

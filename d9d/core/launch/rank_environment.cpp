@@ -77,7 +77,8 @@ RankEnvironment from_torchrun(const Variables& variables) {
   return here;
 }
 
-// Below the ports that systems assign automatically; differs between jobs and steps that share a machine.
+// Returns a port below those that systems assign automatically, which differs between jobs and steps that share a
+// machine.
 std::int64_t slurm_port(std::int64_t job, std::int64_t step) { return 10000 + (job + step * 7919) % 20000; }
 
 RankEnvironment from_slurm(const Variables& variables) {
@@ -151,7 +152,7 @@ std::optional<RankEnvironment> rank_environment(const ReadVariable& read) {
   if (torchrun.find("RANK") || torchrun.find("WORLD_SIZE") || torchrun.find("LOCAL_RANK"))
     return from_torchrun(torchrun);
   const Variables slurm(read, "srun");
-  // The shell of an allocation has these variables too, with one task.
+  // More than one task: the shell of an allocation has these variables too, with one task.
   if (slurm.find("SLURM_PROCID") && slurm.integer_or("SLURM_STEP_NUM_TASKS", slurm.integer_or("SLURM_NTASKS", 1)) > 1) {
     return from_slurm(slurm);
   }

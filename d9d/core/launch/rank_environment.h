@@ -1,4 +1,4 @@
-// Which rank of which job this process is, from the variables that torchrun or SLURM's srun set.
+// Reads which rank of a job this process is from the environment variables that torchrun or SLURM's srun set.
 //
 // Example
 //   if (const auto here = rank_environment()) run_as(here->rank);  // else: no launcher started ranks
@@ -27,11 +27,11 @@ struct RankEnvironment {
   std::int64_t local_world_size = 1;
   std::int64_t node = 0;  // index of this machine among num_nodes
   std::int64_t num_nodes = 1;
-  std::string master_address = "127.0.0.1";  // of the machine of rank 0
+  std::string master_address = "127.0.0.1";  // address of the machine of rank 0
   std::uint16_t master_port = 0;
   bool launcher_hosts_store = false;              // false: rank 0 does
   std::int64_t attempt = 0;                       // how often the launcher has restarted the job
-  std::string variables = "RANK and WORLD_SIZE";  // that these values come from, for messages
+  std::string variables = "RANK and WORLD_SIZE";  // the variables that were read, for messages
   bool is_started = true;  // false: in a SLURM job of several tasks, but no srun has started this process
 };
 
@@ -40,9 +40,9 @@ using ReadVariable = std::function<std::optional<std::string>(const char* name)>
 // None if no launcher set its variables. Throws ConfigError if some are missing, malformed or contradict each other.
 [[nodiscard]] std::optional<RankEnvironment> rank_environment(const ReadVariable& read = environment_variable);
 
-// The first host of a list such as "rack[2-3]-n[07,09-12],login": "rack2-n07".
+// Returns the first host of a list of SLURM: "rack2-n07" for "rack[2-3]-n[07,09-12],login".
 [[nodiscard]] std::string first_slurm_host(const std::string& nodes);
-// The entry of a machine in a list such as "4(x2),3", which means 4, 4, 3.
+// Returns the entry of the machine with index `node` in a list of SLURM such as "4(x2),3", which means 4, 4, 3.
 [[nodiscard]] std::int64_t slurm_tasks_of_node(const std::string& tasks_per_node, std::int64_t node);
 
 }  // namespace d9d

@@ -32,7 +32,7 @@ std::vector<std::int64_t> all_ranks(const RankEnvironment& here) {
   return ranks;
 }
 
-// A line about a wait: the first after `silence`, then one a minute.
+// Logs lines about a wait: the first after `silence`, then one a minute.
 class WaitLines {
  public:
   WaitLines(const RendezvousOptions& options, std::function<std::string()> text)
@@ -72,7 +72,7 @@ class Rendezvous {
       listening = listen();
       options.masterListenFd = listening->release();
     }
-    // The lowest rank of this machine that is not the awaited one.
+    // True for the lowest rank of this machine other than the rank that the others wait for.
     const bool says_so = here_.local_rank == (here_.node == 0 && !here_.launcher_hosts_store ? 1 : 0);
     WaitLines lines(options_, [&] { return says_so ? cat(waits_, host_name(), ".", hint()) : std::string(); });
     try {
@@ -180,8 +180,9 @@ class Rendezvous {
   const std::string waits_;
 };
 
-// Released last of everything that a rank holds: records that this rank has left. The rank that hosts the store waits
-// for the others, and notifies those that have not left in time.
+// The membership of a rank in the job. Its destructor, which runs last of all objects of the rank, records that the
+// rank has left. On the rank that hosts the store, the destructor waits for the others and notifies those that have not
+// left in time.
 class Membership {
  public:
   Membership(Store store, const RankEnvironment& here, bool is_host)
@@ -191,7 +192,7 @@ class Membership {
   ~Membership() {
     try {
       leave();
-    } catch (const std::exception&) {  // the store was gone first
+    } catch (const std::exception&) {  // the store is gone already
     }
   }
 
@@ -202,7 +203,7 @@ class Membership {
     const auto patience = std::chrono::seconds(std::uncaught_exceptions() > 0 ? 2 : 10);
     if (is_host_ && !departures.wait_until(Clock::now() + patience)) {
       announce_end_of_store(*store_, here_.world_size);
-      std::this_thread::sleep_for(std::chrono::seconds(1));  // they poll twice a second
+      std::this_thread::sleep_for(std::chrono::seconds(1));  // the other ranks poll twice a second
     }
   }
 
@@ -217,7 +218,7 @@ std::unique_ptr<CommunicatorBackend> connect_ranks(const RankEnvironment& here, 
   survive_closed_connections();
   const Rendezvous rendezvous(here, options);
   MakeProcessGroup make_group;
-  // Called before the store is opened: if it throws, no other rank waits for this one yet.
+  // Before the store is opened, so that no other rank waits for this one yet if it throws.
   if (!options.device.is_cpu()) make_group = nccl_groups(options.device);
   try {
     std::string own_address;

@@ -1,4 +1,5 @@
-// How ranks that are processes meet: through a store at host:port of rank 0, which the launcher or rank 0 hosts.
+// Connects ranks that are processes. They meet through a store at host:port of rank 0, which the launcher or rank 0
+// hosts.
 //
 // Example
 //   if (const auto here = rank_environment()) {
@@ -16,13 +17,13 @@
 
 namespace d9d {
 
-inline constexpr std::chrono::minutes kRendezvousTimeout{5};  // of programs that say nothing else
+inline constexpr std::chrono::minutes kRendezvousTimeout{5};  // default of programs without init_timeout
 
 struct RendezvousOptions {
   at::Device device = at::kCPU;  // Gloo for CPU, NCCL for CUDA (with an index)
   std::string job;               // a short description of the job, which must be the same on all ranks
   std::chrono::milliseconds timeout = kRendezvousTimeout;       // until all ranks have arrived
-  std::chrono::milliseconds silence = std::chrono::seconds(5);  // until a rank logs for whom it waits; later 1 min
+  std::chrono::milliseconds silence = std::chrono::seconds(5);  // before the first line about a wait; later 1 min
   Logger log = Logger();
 };
 

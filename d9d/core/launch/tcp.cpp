@@ -36,7 +36,7 @@ class Descriptor {
   int value_;
 };
 
-// Why this address cannot be reached now; empty if it can.
+// Returns why this address cannot be reached now; empty if it can be reached.
 std::string connect_reason(const addrinfo& address, Clock::time_point deadline, std::string& own_address) {
   const Descriptor socket(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket.get() < 0) return system_error_text(errno);

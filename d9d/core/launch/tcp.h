@@ -1,4 +1,4 @@
-// TCP sockets of the rendezvous.
+// TCP sockets with which ranks meet (rendezvous.h).
 #pragma once
 
 #include <chrono>
@@ -28,9 +28,9 @@ class ListeningSocket {
   std::uint16_t port_ = 0;
 };
 
-// Retries until a socket listens at host:port, and calls `between` repeatedly meanwhile; returns the address of this
-// machine that the connection uses. Throws CommunicationError at the deadline, whose text is only the system's last
-// reason: "Connection refused".
+// Retries until a socket listens at host:port; calls `between` between attempts. Returns the address of this machine
+// that the connection uses. At the deadline throws CommunicationError, whose text is only the system's last reason:
+// "Connection refused".
 [[nodiscard]] std::string wait_for_listener(
     const std::string& host, std::uint16_t port, std::chrono::steady_clock::time_point deadline,
     const std::function<void()>& between = [] {});

@@ -41,7 +41,8 @@ bool is_a(const std::exception_ptr& failure) {
   }
 }
 
-// The first failure, but the cause rather than that of a rank that was told of it and ended first.
+// Returns whether `failure` is reported instead of the earlier failure `reported`: if there is none, or if `reported`
+// is a PeerFailedError and `failure` is no error of communication.
 bool goes_before(const std::exception_ptr& failure, const std::exception_ptr& reported) {
   return !reported || (is_a<PeerFailedError>(reported) && !is_a<CommunicationError>(failure));
 }
@@ -60,7 +61,7 @@ std::string text_of(const std::exception_ptr& failure) {
 // lint: allow(mutable-global): what exit() calls can reach nothing else
 std::atomic<std::int64_t> num_running_ranks = 0;
 
-// A rank that calls exit() would end all others with its exit code, as if they had finished.
+// Reports an error if a rank calls exit(), which would end all other ranks with its exit code as if they had finished.
 void refuse_exit_of_ranks() {
   static const int registered = std::atexit([] {
     const std::int64_t num_running = num_running_ranks;
@@ -72,7 +73,7 @@ void refuse_exit_of_ranks() {
   (void)registered;
 }
 
-// Keeps the type of the error, so that exit codes and tests see the same as on one rank.
+// Throws the failure with its rank in the text. Keeps the type, so that exit codes are those of a job with one rank.
 [[noreturn]] void rethrow_with_rank(const Progress& progress) {
   const std::string text = cat("rank ", progress.failed_rank, ": ", text_of(progress.failure));
   try {

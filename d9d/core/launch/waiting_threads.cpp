@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kFirstPeriod{250}, kPeriod{500};
 
-// The kernel's counts for each thread of this process, by thread id; empty if the kernel does not count.
+// Returns the kernel's counts for each thread of this process, by thread id; empty if the kernel does not count.
 std::map<std::string, CoreUse> use_by_thread() {
   std::map<std::string, CoreUse> threads;
   std::error_code ignored;
@@ -56,10 +56,10 @@ CoreUse use_since(const std::map<std::string, CoreUse>& before, const std::map<s
 int num_usable_cores() {
   cpu_set_t cores;
   if (::sched_getaffinity(0, sizeof(cores), &cores) == 0) return CPU_COUNT(&cores);
-  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));  // more cores than such a set holds
+  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));  // a cpu_set_t is too small
 }
 
-// The function by which compiled code opens a parallel region; null: operators use another library.
+// Returns the function of libgomp that opens a parallel region; null if operators use another library.
 using OpenRegion = void (*)(void (*body)(void*), void* data, unsigned num_threads, unsigned flags);
 OpenRegion open_region() { return reinterpret_cast<OpenRegion>(::dlsym(RTLD_DEFAULT, "GOMP_parallel")); }
 
@@ -73,7 +73,7 @@ bool CrowdedCores::measure(const CoreUse& use, std::chrono::nanoseconds period) 
   constexpr double kOwn = 0.8;
   constexpr int kFreeInARow = 6;  // so that a momentary change does not start spinning
   const auto total = use.running + use.waiting;
-  if (4 * total < period) return are_taken_;  // less than a quarter of a core says nothing
+  if (4 * total < period) return are_taken_;  // a use of less than a quarter of a core tells nothing
   const bool has_cores =
       static_cast<double>(use.running.count()) > kOwn * num_cores_ * static_cast<double>(period.count());
   const double share = has_cores ? 0 : static_cast<double>(use.waiting.count()) / static_cast<double>(total.count());
@@ -99,7 +99,7 @@ class WaitingThreads::SleepingTeam {
   SleepingTeam(const SleepingTeam&) = delete;
   SleepingTeam& operator=(const SleepingTeam&) = delete;
 
-  // Whether the process may create that many more threads: libgomp ends the process if it gets one thread too few.
+  // Whether the process may create a team's threads: libgomp ends the process if it cannot create all of them.
   static bool may_begin() {
     std::promise<void> end;
     const std::shared_future<void> ended = end.get_future().share();

@@ -6,7 +6,8 @@
 //   train();
 //
 // If a job has its cores to itself, a spinning thread gets the next operator's work sooner than one that must be woken.
-// If it does not, a spinning thread takes the core from the thread that it waits for. A thread of this object measures
+// If other work runs too, a spinning thread takes the core from the thread that it waits for. A thread of this object
+// measures
 // twice a second how long threads of the process ran and how long they waited for a core, which the kernel counts.
 #pragma once
 
@@ -28,16 +29,17 @@ struct CoreUse {
 // almost all of its cores has them, however long its own threads wait for each other.
 class CrowdedCores {
  public:
-  // num_cores: those that the process may use.
+  // num_cores: the number of cores that the process may use.
   explicit CrowdedCores(int num_cores) : num_cores_(num_cores) {}
 
-  // use: that of the process since the last call, which was `period` ago. Returns whether its cores are taken now.
+  // use: the process's use of cores since the last call, which was `period` ago. Returns whether other work takes its
+  // cores now.
   bool measure(const CoreUse& use, std::chrono::nanoseconds period);
 
  private:
   int num_cores_;
   bool are_taken_ = false;
-  int num_free_ = 0;  // measurements in a row
+  int num_free_ = 0;  // measurements in a row that found the cores free
 };
 
 class WaitingThreads {

@@ -90,7 +90,7 @@ DeviceMesh DeviceMesh::slice(const std::vector<std::string>& axes) const {
   part.world_ = world_;
   part.first_rank_ = first_rank_;
   for (std::size_t i = 0; i < axes_.size(); ++i) part.first_rank_ += coordinate_[i] * strides_[i];
-  std::size_t next = 0;  // axes before this index are taken, or would be out of order
+  std::size_t next = 0;  // the next name must be an axis from this index on
   for (const std::string& axis : axes) {
     const std::size_t i = axis_index(axis);
     D9D_CHECK(i >= next, ConfigError, "[core::mesh] expected axes in the order of mesh '", name_, "', got '", axis,

@@ -1,4 +1,4 @@
-// A named grid over ranks of the job and this rank's coordinates in it. A value that is cheap to copy.
+// A named grid over ranks of the job, with this rank's coordinates in it. It is a value and cheap to copy.
 //
 // Example
 //   const DeviceMesh mesh("dense", {{"dp_shard", 4}, {"tp", 2}}, world);   // ranks 0..7, the last axis fastest
@@ -52,7 +52,8 @@ class DeviceMesh {
 
   // The communicator of all ranks of the mesh. Throws StateError for a mesh without a world.
   [[nodiscard]] std::shared_ptr<Communicator> communicator(Traffic traffic = Traffic::kCompute) const;
-  // For forwards and backwards, of which a pipeline may run two at the same time: the communicator of World::lane().
+  // The communicator for World::lane(). Used in forwards and backwards, of which a pipeline may run two at the same
+  // time.
   [[nodiscard]] std::shared_ptr<Communicator> lane_communicator() const;
   // The communicator of the ranks along one axis.
   [[nodiscard]] std::shared_ptr<Communicator> communicator(const std::string& axis,
@@ -75,7 +76,7 @@ class DeviceMesh {
   std::vector<MeshAxis> axes_;
   std::vector<std::int64_t> strides_;  // difference in job ranks between neighbours along an axis
   std::vector<std::int64_t> coordinate_;
-  std::int64_t first_rank_ = 0;  // at coordinate zero
+  std::int64_t first_rank_ = 0;  // the rank at coordinate zero
   std::shared_ptr<World> world_;
 };
 

@@ -6,12 +6,12 @@
 //   ...                                             // their device memory is free; using them throws c10::Error
 //   onload_tensors(asleep);                         // the same objects, values, views and placements
 //
-// The unit is the storage. Its memory is exchanged, so every tensor that views it moves with it: views remain views of
-// one storage, and all handles of parameters and DTensors remain valid. Storages on the CPU stay where they are, and
-// usable. Local, but subsystems whose tensors take part in collectives must sleep on all ranks.
+// Whole storages are offloaded. The memory of a storage is exchanged, so all tensors that view it move together: views
+// remain views of one storage, and all handles of parameters and DTensors remain valid. Storages on the CPU are left as
+// they are. Local, but subsystems whose tensors take part in collectives must be offloaded on all ranks.
 //
-// Not for storages over memory that another object owns, such as slots of a gather ring or memory of other processes.
-// The owner restores those itself (set_storage_memory of storage_memory.h).
+// Do not use it for storages over memory that another object owns, such as slots of a gather ring or memory of other
+// processes. The owner restores those itself (set_storage_memory of storage_memory.h).
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class OffloadedTensors {
   ~OffloadedTensors() = default;
 
   [[nodiscard]] bool is_empty() const { return storages_.empty(); }
-  [[nodiscard]] std::int64_t num_bytes() const;  // freed on the devices
+  [[nodiscard]] std::int64_t num_bytes() const;  // bytes that were freed on devices
 
  private:
   friend OffloadedTensors offload_storages(const std::vector<c10::Storage>& storages, OffloadOptions options);
@@ -57,7 +57,7 @@ class OffloadedTensors {
 // memory restores it. Waits for the devices before and after the copies. If it throws (no host memory), nothing has
 // changed.
 [[nodiscard]] OffloadedTensors offload_tensors(const std::vector<at::Tensor>& tensors, OffloadOptions options = {});
-// The same for storages of any device, the CPU's too.
+// Does the same for storages, and offloads those of the CPU too.
 [[nodiscard]] OffloadedTensors offload_storages(const std::vector<c10::Storage>& storages, OffloadOptions options = {});
 
 // Allocates on the storages' devices, copies, and waits for the copies; `offloaded` is empty afterwards. If it throws

@@ -6,9 +6,9 @@
 namespace d9d {
 namespace {
 
-// A null pointer alone does not protect: only typed access checks it, while element-wise operators read through it.
-// StorageImpl can be set to throw on access but has no setter to undo this. An explicit template instantiation may name
-// the private member.
+// Returns StorageImpl's private flag that makes access throw. A null pointer alone does not protect, since element-wise
+// operators read through it. StorageImpl has a setter for the flag but none to clear it; an explicit template
+// instantiation may name the private member.
 bool& throws_on_access(c10::StorageImpl& storage);
 template <bool c10::StorageImpl::*kFlag>
 struct StorageFlag {

@@ -19,7 +19,7 @@ namespace d9d {
 [[nodiscard]] bool has_storage_memory(const c10::Storage& storage);
 // From this call on every read or write through the storage throws c10::Error with `reason`.
 [[nodiscard]] c10::DataPtr take_storage_memory(const c10::Storage& storage, std::string reason);
-// `memory`: at least as many bytes as the storage has, on its device; owning or borrowed.
+// `memory`: at least as many bytes as the storage has, on its device; the DataPtr may own or borrow them.
 void set_storage_memory(const c10::Storage& storage, c10::DataPtr memory);
 
 }  // namespace d9d

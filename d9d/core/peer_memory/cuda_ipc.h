@@ -1,4 +1,4 @@
-// The calls of CUDA's runtime and driver that peer memory needs, exported by libd9d_cuda.so as "d9d_cuda_ipc".
+// The functions of CUDA's runtime and driver that peer memory needs. libd9d_cuda.so exports them as "d9d_cuda_ipc".
 #pragma once
 
 #include <array>
@@ -21,12 +21,13 @@ struct CudaIpc {
   const char* (*open)(int device, const Handle& handle, void** memory);
   const char* (*close)(int device, void* memory);
   const char* (*copy)(void* target, const void* source, std::size_t num_bytes, CUstream_st* stream);
-  // Makes host memory that processes share known to the device. address: where streams find its words.
+  // Registers host memory that processes share with the device. address: the device's address of the memory.
   const char* (*register_host)(int device, void* memory, std::size_t num_bytes, void** address);
   const char* (*unregister_host)(int device, void* memory);
-  // Sets a word of registered memory, after the work of the stream and visible after it.
+  // Enqueues a write of a word of registered memory. A rank that sees the value also sees all earlier work of the
+  // stream.
   const char* (*write_word)(void* word, std::uint32_t value, CUstream_st* stream);
-  // The stream waits until the signed difference of the word and the value is not negative.
+  // Makes the stream wait until the signed difference of the word and the value is not negative.
   const char* (*wait_for_word)(void* word, std::uint32_t value, CUstream_st* stream);
 };
 

@@ -46,7 +46,7 @@ class Allocation {
 // Host memory that all ranks share: the words of streams, followed by one word per rank that says whether it has left.
 class SharedWords {
  public:
-  // error: null, or CUDA's, after which nothing but the destructor may be called.
+  // error: receives null, or CUDA's error, after which nothing but the destructor may be called.
   SharedWords(const CudaIpc& cuda, int device, std::shared_ptr<SharedFile> file, std::int64_t num_bytes,
               std::int64_t num_ranks, const char** error)
       : cuda_(cuda), device_(device), file_(std::move(file)), left_(end_of(num_bytes)), num_ranks_(num_ranks) {
@@ -81,7 +81,7 @@ class SharedWords {
   CudaIpc cuda_;
   int device_;
   std::shared_ptr<SharedFile> file_;
-  std::int64_t left_;  // where the ranks' words begin
+  std::int64_t left_;  // offset of the words that say which ranks have left
   std::int64_t num_ranks_;
   void* address_ = nullptr;
 };
@@ -94,7 +94,7 @@ struct LeftBlock {
 
 // Keeps the block, and frees those that all ranks have left.
 void keep_until_all_have_left(std::optional<LeftBlock> block) {
-  static std::mutex mutex;  // lint: allow(mutable-global): as the blocks
+  static std::mutex mutex;  // lint: allow(mutable-global): guards `blocks`
   // lint: allow(mutable-global): other processes have memory of this one open. Not destroyed: CUDA is gone before.
   static auto& blocks = *new std::vector<LeftBlock>;
   const std::lock_guard lock(mutex);
@@ -108,7 +108,7 @@ void keep_until_all_have_left(std::optional<LeftBlock> block) {
 
 class CudaPeerMemory final : public PeerMemory {
  public:
-  // addresses: by rank; the entry of this rank is its own allocation. words: null where no bytes are shared.
+  // addresses: of the blocks, by rank; this rank's entry is its own allocation. words: null if no bytes are shared.
   CudaPeerMemory(const CudaIpc& cuda, std::shared_ptr<Communicator> ranks, std::shared_ptr<Allocation> allocation,
                  std::vector<void*> addresses, std::shared_ptr<SharedWords> words, std::int64_t num_bytes)
       : cuda_(cuda),
@@ -159,7 +159,7 @@ class CudaPeerMemory final : public PeerMemory {
   void close() override {
     (void)all_gather_object(nullptr, *ranks_);  // the host waits, so that no read is in flight
     close_others();
-    (void)all_gather_object(nullptr, *ranks_);  // after this all ranks have closed
+    (void)all_gather_object(nullptr, *ranks_);  // afterwards all ranks have closed
     allocation_->set_closed();
     allocation_.reset();  // freed together with the storage of own()
   }
@@ -256,7 +256,7 @@ PeerMemoryResult open_cuda_peer_memory(const std::shared_ptr<Communicator>& rank
     }
     addresses.push_back(address);
   }
-  // Sets its block to zeros, which all ranks see once all have answered.
+  // The constructor sets the block to zeros; all ranks see them once all have answered.
   auto result = std::make_shared<CudaPeerMemory>(cuda, ranks, std::make_shared<Allocation>(cuda, device, memory),
                                                  std::move(addresses), std::move(words), num_bytes);
   const Answers opened = ask_all(*ranks, nullptr, error);

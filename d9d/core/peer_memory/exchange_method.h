@@ -1,5 +1,4 @@
-// The means by which tensors are moved between ranks within a step: slices of sharded parameters, messages of a
-// pipeline.
+// The transport of tensors between ranks within a step: of slices of sharded parameters, and of messages of a pipeline.
 #pragma once
 
 #include "d9d/base/enum_names.h"
@@ -8,7 +7,7 @@ namespace d9d {
 
 enum class ExchangeMethod {
   kAuto,          // copy_engine on GPUs of one machine that can access each other's memory, else communicator
-  kCommunicator,  // its operations
+  kCommunicator,  // operations of a Communicator
   kCopyEngine,    // copies between the memory of ranks by copy engines, which use no multiprocessor
 };
 constexpr auto enum_names(ExchangeMethod) {

@@ -1,4 +1,4 @@
-// Blocks of ranks that are threads of one process: each rank holds the tensors of all ranks.
+// Peer memory of ranks that are threads of one process: each rank holds the tensors of all ranks.
 #pragma once
 
 #include "d9d/core/peer_memory/peer_memory.h"

@@ -1,12 +1,12 @@
-// A block of memory on each rank of a group, which the other ranks read and write without the owner's participation
-// while it computes, and words that serve as flags by which ranks signal that they have done so.
+// A block of memory on each rank of a group, which the other ranks read and write while the owner computes, and words
+// in shared host memory, which serve as flags: ranks set them to signal that they have read or written.
 //
 //   CUDA   one process a rank, all on one machine: copy engines read and write over NVLink or PCIe and use no
 //          multiprocessor; streams wait for words, never the host
 //   CPU    ranks that are threads of one process
 //
-// Words are in host memory, so that a host can end a wait whatever the devices and the other ranks do: a write by the
-// device could be queued after the wait in the same hardware queue.
+// Words are in host memory, so that a host can end the wait of a stream whatever the devices and the other ranks do. A
+// device's own write might be queued behind that wait in the same hardware queue.
 //
 // Example
 //   const PeerMemoryResult result = open_peer_memory(*ranks, /*num_bytes=*/1 << 20);    // Collective
@@ -49,7 +49,7 @@ class PeerMemory {
   // beginning at byte `offset`. target is contiguous and on the device. Runs on the current stream. Throws StateError
   // if CUDA refuses.
   virtual void read(const at::Tensor& target, std::int64_t rank, std::int64_t offset) const = 0;
-  // Local. The same in the other direction: copies source to the block of `rank`.
+  // Local. Copies source to the block of `rank`, beginning at byte `offset`; otherwise like read().
   virtual void write(const at::Tensor& source, std::int64_t rank, std::int64_t offset) const = 0;
   // Host memory that all ranks of the group see, [num_shared_bytes], initially zeros; valid while this object is. It
   // contains the words, each at a multiple of 4, and other data that hosts exchange.
@@ -57,20 +57,21 @@ class PeerMemory {
   // Local. Sets the word (4 bytes) at `word` of shared(). Runs on the current stream; a rank that sees the value also
   // sees all earlier writes of the stream.
   virtual void raise(std::int64_t word, std::uint32_t value) const = 0;
-  // Local. The host sets the word immediately, from any thread.
+  // Local. Sets the word immediately, from the host and from any thread.
   virtual void raise_at_once(std::int64_t word, std::uint32_t value) const = 0;
   // Local. Waits until the word at `word` of shared() is `value` or one of the 2^31 values after it: numbers may wrap.
   // CUDA: the current stream waits, without a limit of time, whatever happens to the rank that would write. CPU: the
   // host waits; throws CommunicationError if the group fails.
   virtual void wait_for(std::int64_t word, std::uint32_t value) const = 0;
-  // Local. Whether the word is one of those values. From any thread; the device is not asked.
+  // Local. Whether wait_for() with these arguments would not wait. May be called on any thread; does not ask the
+  // device.
   [[nodiscard]] virtual bool is_raised(std::int64_t word, std::uint32_t value) const = 0;
-  // Collective. The host waits for the current stream, on which all calls must precede. Releases the blocks of the
-  // other ranks; only own() may be called afterwards.
+  // Collective. The host waits for the current stream, which must have all earlier calls of this object. Releases the
+  // blocks of the other ranks; only own() may be called afterwards.
   virtual void close() = 0;
-  // Local; only for memory with shared bytes. As close(), for ranks that do not end at the same time: work of this rank
-  // that uses blocks of others must have ended. A block is freed when all ranks have left, at the latest at the next
-  // leave() or open_peer_memory() of its owner.
+  // Local; only for memory with shared bytes. Does the work of close() for ranks that do not end at the same time. Work
+  // of this rank that uses blocks of others must have ended. After all ranks have left, a block is freed at the latest
+  // at the next leave() or open_peer_memory() of its owner.
   virtual void leave() = 0;
 };
 

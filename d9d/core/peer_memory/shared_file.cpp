@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kPage = 4096;
 
-// A name that no other file has or had, made of the process id and the time.
+// Returns a name that no other file has or had, made of the process id and the time.
 std::string new_path() {
   return cat("/dev/shm/d9d-", ::getpid(), "-", std::chrono::steady_clock::now().time_since_epoch().count());
 }
@@ -30,7 +30,7 @@ class Mapping {
  public:
   void create(const std::string& path, std::size_t num_bytes) {
     open(path, O_CREAT | O_EXCL);
-    // Otherwise a full file system would end the process at its first write.
+    // Reserves the bytes, since a full file system would end the process at its first write.
     if (descriptor_ >= 0 && error_.empty()) fail_if(::posix_fallocate(descriptor_, 0, static_cast<off_t>(num_bytes)));
     map(num_bytes);
   }
@@ -78,7 +78,7 @@ SharedFileResult open_shared_file(Communicator& ranks, std::int64_t num_bytes) {
   if (ranks.rank() == 0) own.create(path = new_path(), bytes);
   path = all_gather_object({{"path", path}}, ranks).front().at("path").get<std::string>();
   if (ranks.rank() != 0) own.open_existing(path, bytes);
-  const auto errors = all_gather_object({{"error", own.error()}}, ranks);  // after this all have opened it
+  const auto errors = all_gather_object({{"error", own.error()}}, ranks);  // afterwards all ranks have opened the file
   if (ranks.rank() == 0) ::unlink(path.c_str());
   for (std::size_t rank = 0; rank < errors.size(); ++rank) {
     const auto error = errors[rank].at("error").get<std::string>();

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kElementsPerTask = 1 << 14;
 
-// The global index of the first element of local row `row`: rows are all dims but the last.
+// Returns the global index of the first element of local row `row`, in the row-major order of all dims but the last.
 std::int64_t row_start(const ElementWindow& window, at::IntArrayRef local_shape, std::int64_t row) {
   std::int64_t index = 0;
   std::int64_t stride = 1;

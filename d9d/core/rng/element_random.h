@@ -19,10 +19,10 @@ namespace d9d {
 // start1 + j, ...].
 struct ElementWindow {
   std::vector<std::int64_t> global_shape;
-  std::vector<std::int64_t> start;  // as long as global_shape
+  std::vector<std::int64_t> start;  // one entry for each dim of global_shape
 };
 
-// The window of a tensor that is not sharded.
+// Returns the window of a tensor that is not sharded.
 [[nodiscard]] ElementWindow whole_window(const at::Tensor& tensor);
 
 // Fills `local` (any floating dtype, CPU or CUDA) in place. Each element is computed in double and rounded once, so a

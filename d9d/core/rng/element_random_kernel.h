@@ -22,8 +22,8 @@ struct FillRandomArgs {
   double second = 0;  // high, or the standard deviation
   int num_dims = 0;
   std::int64_t sizes[kMaxDims] = {};
-  std::int64_t starts[kMaxDims] = {};        // of the window in the global tensor
-  std::int64_t global_sizes[kMaxDims] = {};  // of the global tensor
+  std::int64_t starts[kMaxDims] = {};        // start of `out` in the global tensor
+  std::int64_t global_sizes[kMaxDims] = {};  // shape of the global tensor
   std::int64_t numel = 0;
   std::uint64_t key = 0;
   std::uint64_t step = 0;

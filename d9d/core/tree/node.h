@@ -146,7 +146,7 @@ void walk(const std::string& path, Node& node, Visit& visit) {
   for_each_child(node, [&](auto name, auto& child) { walk(join_path(path, name), child, visit); });
 }
 
-// What distinguishes two nodes at the same place: "tensor", "none", "list of 3", "map of {aux, lm}".
+// Returns a text that differs for nodes of different structure: "tensor", "none", "list of 3", "map of {aux, lm}".
 template <TensorTree Node>
 [[nodiscard]] std::string describe_node(const Node& node) {
   if constexpr (std::is_same_v<Node, at::Tensor>) {

@@ -51,7 +51,7 @@ template <TensorTree Tree, class F>
 void tree_for_each_leaf(Tree& tree, F&& f) {
   if constexpr (std::is_const_v<Tree>) {
     auto read = [&f](at::Tensor& leaf) { f(std::as_const(leaf)); };
-    detail::visit_leaves(const_cast<std::remove_const_t<Tree>&>(tree), detail::LeafVisit(read));  // which only reads
+    detail::visit_leaves(const_cast<std::remove_const_t<Tree>&>(tree), detail::LeafVisit(read));  // only reads
   } else {
     auto visit = [&f](at::Tensor& leaf) { f(leaf); };
     detail::visit_leaves(tree, detail::LeafVisit(visit));
@@ -73,8 +73,8 @@ template <TensorTree Tree, class F>
   return result;
 }
 
-// The same with is_leaf(node), which is called at each node from the root on. Where it returns true, f gets the node as
-// a whole, and nodes below are not visited. Both functions must accept every node type of the tree:
+// Like tree_map(f, tree), but calls is_leaf(node) at each node, from the root on. If it returns true, f gets the node
+// as a whole, and nodes below it are not visited. Both functions must accept every node type of the tree:
 //   tree_map([](auto node) { ... return node; }, batch, [](const auto& node) { return is_head<decltype(node)>; });
 template <TensorTree Tree, class F, class IsLeaf>
 [[nodiscard]] Tree tree_map(F&& f, const Tree& tree, const IsLeaf& is_leaf) {
@@ -92,9 +92,9 @@ template <TensorTree Tree, class F, class IsLeaf>
   return result;
 }
 
-// The same with each value of type T replaced by f(value), including carried values; all others are copied:
+// Returns a tree in which each value of type T is replaced by f(value), carried values included; others are copied:
 //   tree_map_only<std::int64_t>([](std::int64_t n) { return n + 1; }, batch)
-// A T that has children (a record, say) is passed as a whole.
+// A T that has children, such as a record, is passed as a whole.
 template <class T, TreeOf<T> Tree, class F>
 [[nodiscard]] Tree tree_map_only(F&& f, const Tree& tree) {
   Tree result = tree;
@@ -120,7 +120,7 @@ template <TensorTree Tree>
   return leaves;
 }
 
-// One node of a structure: its path and what distinguishes it there.
+// One node of a structure: its path, and its describe_node().
 struct TreeNode {
   std::string path;
   std::string kind;
@@ -146,7 +146,7 @@ void check_same_structure(const A& expected, const B& actual) {
   check_same_structure(tree_structure(expected), tree_structure(actual));
 }
 
-// A tree without its leaves, which tree_unflatten needs in addition. Carried values stay in it.
+// A tree whose leaves are undefined; tree_unflatten() puts leaves into it. Carried values are kept.
 template <TensorTree Tree>
 struct TreeSpec {
   Tree skeleton;  // every leaf undefined

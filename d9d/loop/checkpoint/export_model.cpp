@@ -36,7 +36,7 @@ void check_same_mapper(const TrainingJob& job, const StateMapper& mapper) {
   }
 }
 
-// What a job writes besides its export: the key of the configuration, and the file or folder.
+// Files and folders that a job writes besides its export, each with the configuration key that names it.
 using Places = std::vector<std::pair<std::string, fs::path>>;
 
 void add_places(const TrackerConfig& config, const std::string& key, Places& places) {
@@ -61,7 +61,7 @@ bool is_within(const fs::path& inner, const fs::path& outer) {
   return !rest.empty() && *rest.begin() != "..";
 }
 
-// Throws ConfigError if the job writes anything else into the folder of the export, which could not replace such files.
+// Throws ConfigError if the job writes trackers or checkpoints into the folder of the export.
 void check_place(const fs::path& folder, const TrainerConfig& config) {
   Places places;
   add_places(config.logging.tracker, "trainer.logging.tracker", places);

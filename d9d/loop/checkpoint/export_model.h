@@ -12,17 +12,17 @@
 
 namespace d9d {
 
-// Collective, called before training. Throws what an export would throw before it writes, and locks the folder for this
-// job until the returned lock, which only the main process has, is destroyed. Throws IoError if another job has locked
-// the folder, ConfigError if trackers or checkpoints of this job write into it. Warns of files of another tokenizer in
-// the folder, which the export will remove.
+// Collective. Called before training, so that an export cannot fail after it. Locks the folder for this job until the
+// returned lock, which is null except on the main process, is destroyed. Throws IoError if the folder cannot be written
+// or another job has locked it, ConfigError if trackers or checkpoints of this job write into it. Warns of files of
+// another tokenizer in the folder, which the export will remove.
 [[nodiscard]] std::unique_ptr<FolderLock> prepare_export(const DistContext& context,
                                                          const std::filesystem::path& folder,
                                                          const std::map<std::string, std::string>& files,
                                                          const TrainerConfig& config);
 
-// Collective. Calls write_model_state(). Throws UnequalRanksError if ranks hold different values of a tensor that is
-// exported once. The main process warns of tensors of the model that the mapper does not use.
+// Collective. Calls write_model_state(). Throws UnequalRanksError if ranks that hold the same tensor have different
+// values of it. The main process warns of tensors of the model that the mapper does not use.
 void export_model(const TrainingJob& job, const ModelExport& model, const std::filesystem::path& folder);
 
 }  // namespace d9d

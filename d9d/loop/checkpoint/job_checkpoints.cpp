@@ -74,7 +74,7 @@ TrainerConfig with_found_source(const DistContext& context, const TrainerConfig&
     with_error_place("in trainer.model_stage_factory.source_checkpoint", [&] {
       std::error_code error;
       fs::path folder = fs::canonical(*factory.source_checkpoint, error);
-      if (error) folder = *factory.source_checkpoint;  // whoever reads it reports the error
+      if (error) folder = *factory.source_checkpoint;  // the code that reads the folder reports the error
       const auto before = resumed ? source_of(*resumed) : std::nullopt;
       if (before && before->parent_path() == folder && checkpoint_at(*before)) {
         folder = *before;
@@ -108,7 +108,7 @@ void check_optimizer_state(const DistContext& context, const Module& module, con
   }
   if (!context.is_main_process() || parameters.empty()) return;
   constexpr const char* kAdvice =
-      ": a job that continues begins without it. Return all state in state_dict(), as <parameter>.<what it is>.";
+      ": a resumed job starts without it. Return all state in state_dict(), as <parameter>.<what it is>.";
   const Logger& log = context.log();
   if (first.empty()) {
     log.warning("checkpoints hold no state of the optimiser, since its state_dict() is empty. If it has some", kAdvice);

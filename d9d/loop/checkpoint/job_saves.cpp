@@ -63,7 +63,7 @@ void JobSaves::report(const EndedSave& save, bool run_ends, bool is_last_save) c
     if (!save.not_removed.empty()) log.warning("[checkpoint] could not remove ", save.not_removed);
     return;
   }
-  if (save.is_refused) throw ConfigError(save.error);  // the ranks' models differ: none of them is to be exported
+  if (save.is_refused) throw ConfigError(save.error);  // the ranks' models differ, so none may be exported
   const bool is_error = is_last_save || config.on_failed_save == FailedSavePolicy::kStop;
   if (is_error && !run_ends) throw IoError(save.error);
   const std::string text = cat(save.error, " Step ", save.step, " is not saved");

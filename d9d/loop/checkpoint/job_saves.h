@@ -27,26 +27,28 @@ class JobSaves {
 
   // Whether a checkpoint is to be written now, after JobSchedule::advance(); is_last: no step follows in this run.
   [[nodiscard]] bool is_due(bool is_last) const;
-  // Whether save() waits for disks, the same on all ranks: at the end of a run, while the previous save is not done,
-  // and if a rank lacks memory for a copy.
+  // Whether save() waits for the disk, the same on all ranks. It does at the end of a run, while the previous save is
+  // being written, and if a rank lacks host memory for a copy.
   [[nodiscard]] bool will_wait(bool is_last) const;
-  // Collective if it waits, otherwise local. Only if it has waited, throws on all ranks: IoError if the save failed and
-  // trainer.checkpointing.on_failed_save is "stop"; ConfigError if ranks have different values of what they share
-  // (rank_consistency.h), whatever on_failed_save is. At the end of a run a failed save does not throw: what follows,
-  // such as an export, still happens, and then the program ends with the error (DistContext::fail_at_end).
+  // Writes a checkpoint, or begins to. Collective if will_wait(), otherwise local; throws, on all ranks, only if it
+  // waits. Throws IoError if a save failed and trainer.checkpointing.on_failed_save is "stop", ConfigError if ranks
+  // have different values of a shared tensor (rank_consistency.h). At the end of a run a failed save does not throw: an
+  // export may still follow, and then the program ends with the error (DistContext::fail_at_end).
   void save(const RunPosition& position, bool is_last);
 
-  // Local. Afterwards, work of the current stream may change parameters and the state of the optimiser.
+  // Local. Later work of the current stream, which may change parameters and the state of the optimiser, waits until
+  // they have been copied.
   void wait_for_copies() const { writer_.wait_for_copies(); }
-  // The same, but only if a handler of an earlier event is subscribed: handlers may write to parameters.
+  // Calls wait_for_copies() if an event that is triggered before the optimiser's step has a handler, which may write to
+  // parameters.
   void wait_for_copies_before_handlers() const;
   [[nodiscard]] SaveProgress progress() const { return writer_.progress(); }
-  // all: progress() before the step, summed over ranks. stops: the run ends after this step although steps are left.
-  // Throws as save() does.
+  // Called in each step; reports a save whose files are written on all ranks. all: progress() before the step, summed
+  // over ranks. stops: the run ends after this step although steps are left. Throws as save() does.
   void advance(const SaveProgress& all, bool stops);
 
  private:
-  // run_ends: no step follows. is_last_save: no save follows either.
+  // run_ends: no step follows in this run. is_last_save: `save` is the last one of this run.
   void report(const EndedSave& save, bool run_ends, bool is_last_save) const;
 
   const TrainingJob& job_;

@@ -32,8 +32,8 @@ std::map<std::string, DTensor> tensors_of_model(const Module& module, bool train
   return tensors;
 }
 
-// Throws StateError for an entry without a layout that has the shape of this rank's part of the parameter: as a whole
-// tensor, it would be saved by one rank and loaded on all.
+// Throws StateError if an entry has the shape of this rank's part of its parameter but no layout. Without a layout it
+// would count as a whole tensor, which one rank saves and all ranks load.
 void check_layout(const std::string& entry, const DTensor& tensor,
                   const std::map<std::string, ParameterPtr>& parameters) {
   const auto found = parameters.find(entry.substr(0, entry.rfind('.')));
@@ -57,7 +57,7 @@ std::map<std::string, DTensor> tensors_of_optimizer(const Module& module, const 
   return tensors;
 }
 
-// Collective. Whether any stage of the pipeline has frozen parameters.
+// Collective. Returns whether any stage of the pipeline has frozen parameters.
 bool has_frozen_parameters(const Module& module, const DistContext& context) {
   const auto parameters = module.named_parameters();
   const bool has = std::ranges::any_of(parameters, [](const auto& each) { return !each.second->requires_grad(); });
@@ -65,14 +65,14 @@ bool has_frozen_parameters(const Module& module, const DistContext& context) {
   return std::ranges::find(all, nlohmann::json(true)) != all.end();
 }
 
-// Throws ConfigError unless frozen parameters, which are not in the checkpoint, have the same origin as in the job that
-// saved.
+// Throws ConfigError unless this job gets its frozen parameters, which the checkpoint lacks, from the same
+// source_checkpoint and base_seed as the job that saved.
 void check_frozen_source(const SavedCheckpoint& saved, const TrainerConfig& config) {
   constexpr const char* kAdvice = ": frozen parameters are not in it. Continue with the same.";
   const ModelStageFactoryConfig& factory = config.model_stage_factory;
   const auto source = source_of(saved);
   const auto text = [](const std::optional<fs::path>& path) { return path ? path->string() : "null"; };
-  std::error_code ignored;  // links to one folder are equivalent
+  std::error_code ignored;  // equivalent() is also true for a link and its target
   const bool is_same = source && factory.source_checkpoint
                            ? fs::equivalent(*source, *factory.source_checkpoint, ignored)
                            : source == factory.source_checkpoint;
@@ -86,7 +86,7 @@ void check_frozen_source(const SavedCheckpoint& saved, const TrainerConfig& conf
             saved.folder().string(), " was saved, got ", config.determinism.base_seed, kAdvice);
 }
 
-// The values of the ranks that the checkpoint lists as `list`.
+// Returns the values of those ranks whose indices the checkpoint lists under the name `list`.
 std::vector<nlohmann::ordered_json> values_of_ranks(const SavedCheckpoint& saved, const char* list) {
   std::vector<nlohmann::ordered_json> values;
   for (const auto rank : value_of(saved, list).get<std::vector<std::size_t>>()) {
@@ -128,7 +128,7 @@ std::function<nlohmann::json()> rank_values(const TrainingJob& job, const nlohma
   };
 }
 
-// The ranks with the last stage, one for each data-parallel rank.
+// Returns the ranks that have the last pipeline stage, one for each data-parallel rank.
 std::vector<std::int64_t> task_ranks(const TrainingJob& job) {
   const DeviceMesh ranks = job.context.mesh(MeshDomain::kBatch).slice({"pp", "dp"});
   const std::vector<std::int64_t> all = ranks.ranks();
@@ -136,7 +136,7 @@ std::vector<std::int64_t> task_ranks(const TrainingJob& job) {
   return {first, first + ranks.axis_size("dp")};
 }
 
-// The sums of metrics over all ranks since they were last logged, by name.
+// Returns the sums of metrics over all ranks since the last log, by name. kind: "metrics" or "loss_means".
 std::map<std::string, at::Tensor> metric_states(const SavedCheckpoint& saved, const char* kind) {
   std::map<std::string, at::Tensor> states;
   for (const auto& of_rank : values_of_ranks(saved, "metric_ranks")) {
@@ -159,7 +159,7 @@ void load_metrics(const std::map<std::string, at::Tensor>& states, const DistCon
   }
 }
 
-// The names of persistent buffers among those of tensors_of().
+// Returns the names that tensors_of() gives to persistent buffers.
 std::set<std::string> buffers_of(const Module& module) {
   std::set<std::string> names;
   for (const auto& [name, buffer] : module.named_buffers()) {

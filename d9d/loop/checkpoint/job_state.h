@@ -1,4 +1,4 @@
-// What a checkpoint contains of a training job: checkpoint_state() lists it, and load_model() and load() read it.
+// The state of a training job in a checkpoint: checkpoint_state() collects it, load_model() and load() restore it.
 //
 // Example
 //   writer.begin(step, checkpoint_state(job, {.data = stream.state()}), num_to_keep);
@@ -25,36 +25,35 @@ namespace d9d {
 struct RunPosition {
   nlohmann::json data = nullptr;             // PackStream::state()
   nlohmann::json task = nullptr;             // TrainTask::state() of this rank
-  nlohmann::ordered_json tracker = nullptr;  // TrackerRun::state(), of the main process
+  nlohmann::ordered_json tracker = nullptr;  // TrackerRun::state() on the main process
 };
 
-// Local. All that a checkpoint of the job contains, and of it the tensors.
+// Local. Returns all state that a checkpoint of the job contains. saved_tensors() returns only its tensors.
 [[nodiscard]] CheckpointState checkpoint_state(const TrainingJob& job, const RunPosition& position);
 [[nodiscard]] std::map<std::string, DTensor> saved_tensors(const TrainingJob& job);
 
-// Local. The tensors of a job that its checkpoints contain: "model.<name>", and "optimizer.<entry>" for those of
-// Optimizer::state_dict(). trainable_only: without frozen parameters.
+// Local. Returns the tensors that a checkpoint contains: "model.<name>" for those of the module, "optimizer.<entry>"
+// for those of Optimizer::state_dict(). trainable_only: leaves out frozen parameters.
 [[nodiscard]] std::map<std::string, DTensor> tensors_of(const Module& module, const Optimizer& optimizer,
                                                         bool trainable_only = false);
 inline constexpr const char* kModelPrefix = "model.";
 // Collective. Loads parameters and persistent buffers in place. With checkpoint_only_trainable_parameters, frozen
 // parameters are not in the checkpoint and keep their values. Throws ConfigError if the checkpoint was written with
-// another setting, or if frozen parameters now have another origin: another source_checkpoint, one instead of the seed,
-// the seed instead of one, or another seed.
+// another value of that setting, or if frozen parameters came from another source_checkpoint or another seed then.
 void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module,
                 const TrainerConfig& config);
 
 // Collective. Loads the optimiser's state in place, the position of the learning-rate schedule, metrics, the number of
-// updates, and the state of the tracker. JobSchedule, data and model are loaded before.
+// updates, and the state of the tracker. Called after JobSchedule, data and model were loaded.
 void load(const SavedCheckpoint& saved, TrainingJob& job);
 
 // Returns a value of CheckpointState::values. Throws StateError, naming the folder, if it is missing.
 [[nodiscard]] const nlohmann::ordered_json& value_of(const SavedCheckpoint& saved, const char* name);
 
-// The TrainTask::state() that each data-parallel rank has saved; empty if all are null.
+// Returns the TrainTask::state() that each data-parallel rank has saved; empty if all are null.
 [[nodiscard]] std::vector<nlohmann::json> task_states(const SavedCheckpoint& saved);
 
-// The source_checkpoint of the job that saved, as a resolved folder; none if it had none.
+// Returns the source_checkpoint of the job that saved, as a resolved folder; none if that job had none.
 [[nodiscard]] std::optional<std::filesystem::path> source_of(const SavedCheckpoint& saved);
 
 }  // namespace d9d

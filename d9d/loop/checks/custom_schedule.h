@@ -16,15 +16,14 @@ namespace d9d {
 // Throws ConfigError if the program has a custom schedule and the configuration sets one too.
 void refuse_two_schedules(const std::optional<PipelineSchedule>& own, const PipelineScheduleConfig& configured);
 
-// Returns `given` with its present placement of stages. The order() of the result throws ConfigError for a program
-// without a backward. With one stage in all, the order of `given` is only checked, and each microbatch's backward runs
-// right after its forward, as with every schedule that trains: the gradients of one stage are reduced in the backward
-// of the last forward.
+// Returns `given` with a fixed placement of stages over `num_ranks` pipeline ranks. order() of the result throws
+// ConfigError for a program without a backward. For a model of one stage, order() only checks the program of `given`
+// and returns another one, in which each microbatch's backward runs right after its forward.
 [[nodiscard]] PipelineSchedule as_trained(const PipelineSchedule& given, std::int64_t num_ranks);
 
-// Collective over `ranks`. Builds the schedule's program and compares it: ranks with the same number of microbatches
-// must have the same one, otherwise all throw ConfigError. Throws StateError if a rank compares transfers at this point
-// instead, as one does that has checked its number before.
+// Collective over `ranks`. Builds the schedule's program and compares it between ranks. Throws ConfigError on all ranks
+// if two ranks with the same number of microbatches have different programs. Throws StateError if a rank compares
+// transfers in this collective instead, because it has another number of microbatches, which it checked earlier.
 void check_equal_order(const DeviceMesh& ranks, const PipelineSchedule& schedule, std::int64_t num_pipeline_ranks,
                        std::int64_t num_microbatches);
 

@@ -11,7 +11,7 @@
 namespace d9d {
 namespace {
 
-// The ranks that together hold all parts of a parameter.
+// Returns the ranks that together hold all parts of a parameter.
 DeviceMesh ranks_of_parts(const Parameter& parameter) {
   std::vector<std::string> axes;
   for (std::size_t i = 0; i < parameter.placements().size(); ++i) {
@@ -69,8 +69,8 @@ void EqualMicrobatches::check(std::int64_t step, std::int64_t own) {
       D9D_CHECK(of_ranks[rank] == of_first, StateError, "[loop::data] expected as many microbatches on all ranks that ",
                 why, ", got ", of_first, " on rank ", first, " and ", of_ranks[rank], " on rank ", rank, " in step ",
                 step,
-                ". Hand out equally many there, if need be with the loss weight 0; ranks of a pipeline, and of context "
-                "and tensor parallelism, get the same ones: by context.data_parallel_rank().");
+                ". Give these ranks equally many, if need be with the loss weight 0. Ranks of a pipeline, and of "
+                "context and tensor parallelism, need the same ones: divide samples by context.data_parallel_rank().");
     }
   }
 }

@@ -2,8 +2,8 @@
 // step. Otherwise one rank would wait in a collective that the others never begin.
 //
 // Ranks depend on each other in every microbatch if they share it (pipeline, context and tensor parallelism), or if
-// they hold parts of one parameter (FSDP, expert and tensor parallelism). Other ranks, such as replicas, only meet in
-// the sums at the end of a step and may have different numbers.
+// they hold parts of one parameter (FSDP, expert and tensor parallelism). Other ranks, such as replicas, communicate
+// only when gradients are summed at the end of a step, and may have different numbers of microbatches.
 //
 // Example
 //   EqualMicrobatches equal(context, *module);
@@ -29,11 +29,11 @@ class EqualMicrobatches {
   EqualMicrobatches(const DistContext& context, const Module& module);
 
   // Called before the first forward of a step. own: the number of microbatches of this rank. Collective over all ranks,
-  // unless tell_next() has given the numbers of all of them. Throws StateError on all ranks if one has no microbatch,
+  // unless tell_next() has given the numbers of all ranks. Throws StateError on all ranks if a rank has no microbatch,
   // or if ranks that depend on each other have different numbers.
   void check(std::int64_t step, std::int64_t own);
-  // of_ranks: the number of microbatches of each rank in the next step, the same on all ranks; 0: not known yet. Empty:
-  // no number is known.
+  // of_ranks: the number of microbatches of each rank in the next step, 0 where it is not known yet; the same on all
+  // ranks. Empty: no number is known.
   void tell_next(const std::vector<std::int64_t>& of_ranks) { next_ = of_ranks; }
 
  private:

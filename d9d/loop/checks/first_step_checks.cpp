@@ -47,7 +47,7 @@ void check_pair(const nlohmann::json& first, const nlohmann::json& second) {
   D9D_CHECK(
       !shares_data || first["hash"] == second["hash"], StateError,
       "[loop::data] expected the same samples on the ranks that compute a microbatch together, got others on two "
-      "of data-parallel rank ",
+      "ranks of data-parallel rank ",
       first["share"].dump(),
       ". Divide samples in DataProvider::build_pack_stream by context.data_parallel_rank(), not by the rank in the "
       "world, or set trainer.refuse_equal_data to false if ranks cut sequences themselves.");
@@ -128,11 +128,12 @@ void FirstStep::warn(const std::vector<std::shared_ptr<Module>>& stages) {
   }
   std::vector<std::int64_t> is_reached;
   for (const auto& [name, parameter] : parameters) {
-    // Erases the entry: the leaves that remain belong to no module.
+    // Erases each parameter's leaf, so that the leaves that remain in leaves_ belong to no module.
     is_reached.push_back(static_cast<std::int64_t>(leaves_.erase(parameter->local().unsafeGetTensorImpl())));
   }
   const at::Tensor reached = at::tensor(is_reached, at::kLong).to(context_.device());
-  const DeviceMesh of_stage = context_.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"});  // have the same parameters
+  // The ranks that have the same pipeline stages, and therefore the same parameters.
+  const DeviceMesh of_stage = context_.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"});
   if (of_stage.num_ranks() > 1) of_stage.communicator()->all_reduce(reached, ReduceOp::kMax).wait();
   if (of_stage.index() != 0) return;
   const at::Tensor on_host = reached.cpu();

@@ -1,5 +1,5 @@
-// Detects mistakes that would spoil a run without an error, at its start: equal data on all ranks, parameters that
-// nothing trains.
+// Detects, in the first step, mistakes that would spoil a run without an error, such as equal data on all ranks or
+// parameters that get no gradient.
 //
 // Example
 //   check_data_order(context, stream->state());
@@ -30,15 +30,15 @@
 namespace d9d {
 
 // Collective over all ranks. state: PackStream::state() before the first pack. Throws ConfigError on all ranks unless
-// all of them read one dataset in one order. Only the streams of make_pack_stream() and StreamedPacks are compared.
+// all ranks read one dataset in one order. Compares only the streams of make_pack_stream() and StreamedPacks.
 void check_data_order(const DistContext& context, const nlohmann::json& state);
 
-// Continues a hash with a tensor's shape, dtype and, unless it is sparse, values. Waits for the device if the tensor is
-// on one.
+// Returns `hash` continued with the tensor's shape, dtype and, unless it is sparse, values. Waits for the tensor's
+// device.
 [[nodiscard]] std::uint64_t hash_tensor(const at::Tensor& tensor, std::uint64_t hash);
 
-// Returns a hash of a microbatch: of its tensors and, if it consists only of tensors and plain values, also of the
-// plain values. None if it has no tensors.
+// Returns a hash of the tensors of a microbatch. If the microbatch consists only of tensors and plain values (numbers,
+// strings, enums), the hash covers the plain values too. None if it has no tensors.
 template <TensorTree Batch>
 [[nodiscard]] std::optional<std::uint64_t> hash_of(Batch batch) {
   std::uint64_t hash = fnv1a("");
@@ -62,15 +62,15 @@ class FirstStep {
  public:
   explicit FirstStep(const DistContext& context);
 
-  // Collective over all ranks. StateError on all of them if two data-parallel ranks begin with the same samples, or if
-  // ranks that share a model's or a sequence's parts begin with different ones. The same samples with different numbers
-  // are a dataset that repeats itself, and are accepted.
+  // Collective over all ranks. Throws StateError on all ranks if two data-parallel ranks begin with the same samples,
+  // or if ranks that compute a microbatch together begin with different ones. Accepts equal samples that have different
+  // FirstPack::number: the dataset then contains a sample twice.
   void check_packs(const FirstPack& own) const;
   // Called before the backward of a microbatch. Collects the leaves of the autograd graph of its loss.
   void watch(const at::Tensor& loss);
-  // Collective over all ranks, after the last backward, when nothing refers to the graphs any more. The first rank of
-  // each pipeline stage logs parameters that no rank's losses depend on, and what it found itself: leaves that belong
-  // to no module and outlive the step, and use of LibTorch's random generators.
+  // Collective over all ranks. Called after the last backward of the step, when its autograd graphs are freed. The
+  // first rank of each pipeline stage warns of trained parameters that no rank's loss depends on, of its own leaves
+  // that belong to no module and outlive the step, and of its own use of LibTorch's random generators.
   void warn(const std::vector<std::shared_ptr<Module>>& stages);
 
  private:
@@ -78,12 +78,12 @@ class FirstStep {
 
   const DistContext& context_;
   std::vector<at::Tensor> generators_;
-  // The leaves of the losses' graphs. Weak pointers: a leaf that forward creates itself is freed with its graph.
+  // Leaves of the losses' graphs, as weak pointers, so that leaves that forward creates are freed with their graphs.
   std::unordered_map<const at::TensorImpl*, c10::weak_intrusive_ptr<at::TensorImpl>> leaves_;
 };
 
-// Checks what the optimiser's first step changes. A parameter that the optimiser was not given is not trained, and
-// ranks that update the same elements differently train different models.
+// Checks the optimiser's first step: that it changes every parameter that has a gradient, and that ranks which hold the
+// same elements give them the same values.
 //
 // Example
 //   FirstUpdate update;                   // of the job
@@ -92,22 +92,22 @@ class FirstStep {
 //   update.end(context, has_gradients);
 class FirstUpdate {
  public:
-  // Copies a few elements of each trained parameter. Does nothing at a learning rate of 0, and once a step has been
-  // checked.
+  // Copies a few elements of each trained parameter. Does nothing at a learning rate of 0, or after end() has checked a
+  // step.
   void begin(const Module& module, double learning_rate);
-  // Collective over all ranks, with the same arguments, in the first step that begin() has prepared and whose gradients
-  // are not all 0. The main process logs parameters that have a gradient although their copied elements have changed on
-  // no rank. Throws ConfigError on all ranks if ranks that hold the same elements now have different values. Waits for
-  // the device.
+  // Collective over all ranks, with the same arguments. Checks the first step with a learning rate and gradients other
+  // than 0, and does nothing in other steps. The main process warns of parameters that have a gradient but whose copied
+  // elements have changed on no rank. Throws ConfigError on all ranks if ranks that hold the same elements now have
+  // different values of them. Waits for the device.
   void end(const DistContext& context, bool has_gradients);
 
  private:
   struct Sample {
     std::string name;
-    std::uint64_t place = 0;  // a hash of which elements of the whole parameter the rank holds
-    at::Tensor stored;        // what the rank keeps, contiguous
+    std::uint64_t place = 0;  // hash of the positions that the rank's elements have in the whole parameter
+    at::Tensor stored;        // the part of the parameter that the rank keeps, contiguous
     at::Tensor elements;      // [at most kNumElements], in the memory of `stored`
-    at::Tensor before;
+    at::Tensor before;        // copy of `elements` before the step
   };
   bool is_done_ = false;
   double learning_rate_ = 0.0;

@@ -16,8 +16,8 @@
 namespace d9d {
 namespace {
 
-// Collective. Describes the first difference, such as "key = 1 on rank 0 and 2 on rank 3"; none if all ranks have equal
-// values. values: a flat object.
+// Collective. Returns a description of the first difference, such as "key = 1 on rank 0 and 2 on rank 3"; none if all
+// ranks have equal values. values: a flat JSON object.
 std::optional<std::string> difference(const nlohmann::json& values, const DeviceMesh& ranks) {
   if (ranks.num_ranks() == 1) return std::nullopt;
   const std::uint64_t own = fnv1a(values.dump());

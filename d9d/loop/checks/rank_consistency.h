@@ -1,18 +1,20 @@
-// What must be equal on the ranks of a job, and when it is compared. Without these checks, a job whose ranks were
+// Compares between the ranks of a job what must be equal on them. Without these checks, a job whose ranks were
 // configured differently would run, but train something that no rank was configured for.
 //
-//   what                                             on which ranks               when
-//   configuration of trainer, task, model, optimiser all                          once, while the job is built
+//   what                                               on which ranks           when
+//   configuration of trainer, task, model, optimiser   all                      once, while the job is built
 //     and schedules; the optimiser's learning rate
 //     and the scheduler's factor; folder of the export
-//   names, shapes, dtypes of parameters, and whether  those of a pipeline stage    when it is built, and after
-//     each is trained                                                              kTrainModelStagesReady
-//   whether each parameter is trained, later         each with itself (FreezeGuard) before each forward
-//   number of microbatches of a step                 those that communicate       before the first forward of each step
-//     (equal_microbatches.h)                           within a microbatch
-//   state of the data stream; of the schedules       all                          at each save (equal_at_saves)
-//   parameters, optimiser's state, buffers           those that hold the same     at each save (shared_values.h)
-//                                                    elements or the same name
+//   names, shapes, dtypes and requires_grad of         those with the same      when the stages are built, and
+//     parameters                                         pipeline stages          after kTrainModelStagesReady
+//   requires_grad of each parameter (FreezeGuard)      each with its own value  before each forward
+//                                                        at the build
+//   number of microbatches of a step                   those that communicate   before the first forward of
+//     (equal_microbatches.h)                             during a microbatch      each step
+//   state of the data stream and of the schedules      all                      at each save
+//     (equal_at_saves)
+//   parameters, optimiser's state, buffers             those with the same      at each save
+//     (shared_values.h)                                  elements or names
 //
 // Example
 //   check_equal_config(context, config, {{"optimizer", optimizer.dump_hparams()}});
@@ -40,10 +42,11 @@ namespace d9d {
 // Converts a JSON pointer to the form in which messages name keys: "/optimizer/lr" -> "optimizer.lr".
 [[nodiscard]] std::string dotted_key(const std::string& pointer);
 
-// The checks are Collective. They throw ConfigError on all ranks, which names the difference and two ranks that differ.
+// All check_equal_*() are collective. They throw ConfigError on all ranks; its text names the difference and two ranks
+// that differ.
 
-// Compares all keys except `run` and the tracker, which only the main process reads. hparams: an object with the
-// settings of the other parts of the job.
+// Compares all keys except trainer.run and the tracker's, which only the main process reads. hparams: an object with
+// the settings of the other parts of the job.
 void check_equal_config(const DistContext& context, const TrainerConfig& config, const nlohmann::json& hparams);
 void check_equal_export(const DistContext& context, const std::filesystem::path& folder);
 // Compares the name of the schedule and the rank of each pipeline stage.
@@ -52,10 +55,11 @@ void check_equal_schedule(const DistContext& context, const std::string& name, c
 void check_equal_model(const DistContext& context, const Module& module);
 void check_equal_rates(const DistContext& context, double learning_rate, double factor);
 
-// Returns CheckpointState::equal_values of a job: the values that a checkpoint contains once for all ranks.
+// Returns CheckpointState::equal_values of a job: the values that a checkpoint contains once and that must therefore be
+// equal on all ranks.
 [[nodiscard]] std::map<std::string, EqualValue> equal_at_saves();
-// Returns CheckpointState::copies: the copies of persistent buffers that several stages of this rank have under one
-// name. module: all stages of this rank. prefix: prepended to the names, as in the checkpoint.
+// Returns CheckpointState::copies: the later copies of persistent buffers that several stages of this rank have under
+// one name. module: local_stages(stages). prefix: prepended to the names, as in the checkpoint.
 [[nodiscard]] std::multimap<std::string, at::Tensor> copies_of_buffers(
     const Module& module, const std::vector<std::shared_ptr<Module>>& stages, const std::string& prefix);
 

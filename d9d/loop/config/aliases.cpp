@@ -14,7 +14,7 @@ namespace {
 
 using Notes = std::vector<std::string>;
 
-// The object under a key; null when there is none.
+// Returns the object under `key`; null if the key is missing or its value is no object.
 Json* find_object(Json& parent, std::string_view key) {
   if (!parent.is_object()) return nullptr;
   const auto at = parent.find(key);
@@ -40,7 +40,7 @@ void check_empty(const Json& section, const ConfigPath& path, std::span<const st
   throw ConfigError(cat(config_source(path), "unknown key '", (path / key).keys, "'.", did_you_mean(key, known)));
 }
 
-// Moves a section of the job, all of whose keys now belong to the data record.
+// Moves the keys of a section of `job`, such as trainer.batching, to the record `data`.
 void move_section_to_data(Json& config, const ConfigPath& root, std::string_view job, std::string_view section,
                           std::span<const std::string_view> keys, Notes& notes) {
   Json* parent = find_object(config, job);
@@ -72,7 +72,7 @@ void replace_profiling_enabled(Json& config, const ConfigPath& root, std::string
   notes.push_back(cat(path.keys, " is a key of d9d 0.16: the section is ", is_enabled ? "on." : "off, as if null."));
 }
 
-// Turns the keys beside the inner model into the head record.
+// Turns the keys beside model_provider.model.model into the record model_provider.head.
 void move_head(Json& siblings, const ConfigPath& from, Json& provider, const ConfigPath& provider_path) {
   if (siblings.empty()) return;
   Json head = Json::object();

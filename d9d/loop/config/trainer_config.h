@@ -69,7 +69,7 @@ struct LoggingConfig {
 
 struct PipeliningConfig {
   PipelineScheduleConfig schedule = {};
-  ExchangeMethod messages = ExchangeMethod::kAuto;  // how stages send transfers to each other
+  ExchangeMethod messages = ExchangeMethod::kAuto;  // how activations and gradients go from stage to stage
 
   static constexpr auto fields() {
     return record<PipeliningConfig>(defaulted("schedule", &PipeliningConfig::schedule),
@@ -79,12 +79,12 @@ struct PipeliningConfig {
 
 struct ModelStageFactoryConfig {
   std::optional<std::filesystem::path> source_checkpoint = {};  // source of the initial weights; null: random
-  // Regular expression that must match the whole name of a parameter: such parameters, for instance those of a new
-  // head, may be missing in source_checkpoint and keep their initial values. null: none may be missing.
+  // Regular expression. Parameters whose whole name it matches, for instance those of a new head, may be missing in
+  // source_checkpoint and then keep their initial values. null: none may be missing.
   std::optional<std::string> source_may_lack = {};
   bool checkpoint_only_trainable_parameters = false;
-  // The dtype in which trained parameters are kept, updated and exported (master weights), at least as wide as the one
-  // that the model computes in. null: the model's own. See mixed_precision.h.
+  // The dtype of master weights: trained parameters are kept, updated and exported in it. It must be at least as wide
+  // as the dtype that the model computes in. null: the dtype that the model computes in. See mixed_precision.h.
   std::optional<Dtype> master_dtype = {};
 
   static constexpr auto fields() {
@@ -113,8 +113,9 @@ struct GarbageCollectionConfig {
   }
 };
 
-// What a failed save does before the end of the run: stop ends the job with an error, continue logs it. Earlier
-// checkpoints stay. If the save at the end fails, the program ends with an error under either.
+// What a job does when a checkpoint cannot be written: `stop` ends the job with an error, `continue` logs the error.
+// Earlier checkpoints stay. If the checkpoint after the last step cannot be written, the model is still exported, and
+// then the program ends with an error under both policies.
 enum class FailedSavePolicy { kStop, kContinue };
 constexpr auto enum_names(FailedSavePolicy) {
   return std::to_array<EnumName<FailedSavePolicy>>(
@@ -125,8 +126,6 @@ struct CheckpointingConfig {
   std::filesystem::path save_dir = {};
   StepActionPeriod period_steps = {};
   std::optional<std::int64_t> num_to_keep = {};  // null: all
-  // continue: logs an error. With either policy, if the save at the end of a run fails, the program ends with an error
-  // after the export.
   FailedSavePolicy on_failed_save = FailedSavePolicy::kStop;
 
   static constexpr auto fields() {
@@ -156,7 +155,7 @@ struct GradientClippingConfig {
   }
 };
 
-// The profiler runs in the last warmup + active steps of every period and records the last active ones.
+// The profiler runs in the last warmup_steps + active_steps steps of every period and records the last active_steps.
 struct ProfilingConfig {
   std::filesystem::path traces_dir = {};
   std::int64_t period_steps = 1;
@@ -165,7 +164,7 @@ struct ProfilingConfig {
   bool record_shapes = true;
   bool with_stack = true;
 
-  // warmup + active <= period.
+  // Throws ConfigError unless warmup_steps + active_steps <= period_steps.
   void validate(const ConfigPath& path) const;
 
   static constexpr auto fields() {
@@ -182,7 +181,7 @@ struct GradientManagerConfig {
   // The dtype in which gradients are summed over microbatches and ranks, unless FsdpConfig names another for sharded
   // parameters. null: float32, or float64 for float64 parameters. bfloat16 saves memory and rounds each sum.
   std::optional<Dtype> grad_dtype = {};
-  std::int64_t bucket_size_mb = 32;  // size of one bucket, which is reduced as a whole
+  std::int64_t bucket_size_mb = 32;  // MiB of gradients that one collective sums over ranks
 
   static constexpr auto fields() {
     using Manager = GradientManagerConfig;
@@ -192,10 +191,10 @@ struct GradientManagerConfig {
 };
 
 struct TimeoutConfig {
-  // Seconds: the limit until all ranks have met, then of each wait until the first step has ended, and again after the
-  // last step.
+  // Seconds that one wait for other ranks may take while the job starts, in its first step, during a save that training
+  // waits for, and after its last step.
   std::int64_t init_timeout = 10000;
-  std::int64_t step_timeout = 100;  // seconds of each wait in between
+  std::int64_t step_timeout = 100;  // seconds that one wait for other ranks may take in all other steps
 
   static constexpr auto fields() {
     return record<TimeoutConfig>(defaulted("init_timeout", &TimeoutConfig::init_timeout, at_least(1)),
@@ -204,14 +203,14 @@ struct TimeoutConfig {
 };
 
 // Runs each forward and each backward as a CUDA graph, for steps whose kernels are so short that launches limit their
-// speed. Graphs serve microbatches of one kind: the same names, shapes, dtypes and host values in what the task built,
-// and the same parameters that already have gradients. Other microbatches run eagerly. Results are the same numbers.
-// Needs one device per rank and mesh degrees of 1 other than data_parallel_replicate and pipeline_parallel. The kinds
-// of a model in several stages are kinds of steps, given by all microbatches of a step in order.
+// speed. A graph serves microbatches of one kind: those whose ForwardInputs have the same names, shapes, dtypes and
+// host values, and that find gradients in the same parameters. Other microbatches run eagerly and give the same
+// numbers. In a model of several stages, all microbatches of a step in their order make up one kind. Needs one device
+// per rank, and all mesh degrees except data_parallel_replicate and pipeline_parallel must be 1.
 //
-// Host code of a task, its model and their hooks in forward and loss runs at the capture but not in a replay. It must
-// therefore read no device value, and only inputs, shared and state may decide what the device does. Waiting for the
-// device, dropout, and asking for the step are detected; dependence on other state is not.
+// Host code of the task, the model and their hooks runs when a graph is captured but not when it is replayed. It must
+// therefore read no device value, and only inputs, shared and state may decide what the device does. The job throws if
+// this code waits for the device, uses dropout or asks for the step; it does not notice dependence on other state.
 struct CudaGraphConfig {
   std::int64_t num_warm_up_steps = 2;  // steps in which a kind runs eagerly before it is captured
   std::int64_t max_graphs = 4;         // further kinds run eagerly
@@ -238,8 +237,8 @@ struct TrainerConfig {
   GradientManagerConfig gradient_manager = {};
   TimeoutConfig timeout = {};
   std::optional<CudaGraphConfig> cuda_graph = {};  // null: kernels are launched one by one
-  bool detect_non_finite = false;                  // stops at the first module that computes NaN; waits at each
-  bool refuse_equal_data = true;                   // an error where data-parallel ranks begin with equal samples
+  bool detect_non_finite = false;                  // throws in the first module whose output is not finite; slow
+  bool refuse_equal_data = true;                   // throws if data-parallel ranks begin with the same samples
 
   static constexpr auto fields() {
     using Trainer = TrainerConfig;

@@ -33,8 +33,8 @@ void check_cuda_graph(const TrainerConfig& config, Module& module) {
 
 void check_cuda_graph(const TrainerConfig& config, bool has_key) {
   D9D_CHECK(!config.cuda_graph || has_key, ConfigError,
-            "[loop::cuda_graph] expected inputs and state of tensors, numbers, strings and enums, got "
-            "trainer.cuda_graph for a task with others. Set it to null.");
+            "[loop::cuda_graph] expected inputs and state of tensors, numbers, strings and enums for "
+            "trainer.cuda_graph, got a task with other types. Set trainer.cuda_graph to null.");
 }
 
 }  // namespace d9d

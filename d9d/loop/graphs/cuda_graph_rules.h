@@ -1,4 +1,4 @@
-// Which jobs can be captured in CUDA graphs.
+// Rejects jobs that cannot be captured in CUDA graphs.
 #pragma once
 
 #include "d9d/core/dist_context/dist_context.h"
@@ -7,13 +7,13 @@
 
 namespace d9d {
 
-// Throws ConfigError, naming the key, if trainer.cuda_graph is set for a job that cannot be captured: a device other
-// than CUDA, or a mesh degree above 1 other than data_parallel_replicate and pipeline_parallel.
+// Throws ConfigError, naming the key, if trainer.cuda_graph is set on a device other than CUDA, with
+// trainer.detect_non_finite, or with a mesh degree above 1 other than data_parallel_replicate and pipeline_parallel.
 void check_cuda_graph(const DistContext& context, const TrainerConfig& config);
 // Throws ConfigError if trainer.cuda_graph is set and the module has a GradientReduction of its own (FSDP).
 void check_cuda_graph(const TrainerConfig& config, Module& module);
 
-// Throws ConfigError if trainer.cuda_graph is set for a task whose microbatches have no key:
+// Throws ConfigError if trainer.cuda_graph is set for a task whose microbatches have no graph key. has_key:
 // Microbatch<Types>::kHasKey.
 void check_cuda_graph(const TrainerConfig& config, bool has_key);
 

@@ -1,5 +1,5 @@
-// The key of a microbatch's graph: structure, shapes and strides, dtypes, host values. Microbatches with different keys
-// need different graphs.
+// Computes the key of a microbatch's CUDA graph from its structure, shapes, strides, dtypes and host values.
+// Microbatches with different keys need different graphs.
 //
 // Example
 //   if (const auto key = graph_key(batch, device)) ++num_seen[*key];
@@ -14,7 +14,7 @@
 namespace d9d {
 namespace detail {
 
-// Whether T is a tree of tensors and plain values, for which a key exists.
+// Whether T is a tree of tensors and plain values. Only such types have keys.
 template <class T>
 struct IsPlain : std::bool_constant<std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_same_v<T, std::string> ||
                                     std::is_same_v<T, std::monostate> || std::is_same_v<T, at::Tensor>> {};
@@ -85,8 +85,8 @@ class GraphKeyWriter {
 template <class T>
 inline constexpr bool kHasGraphKey = detail::IsPlain<T>::value;
 
-// Two microbatches have equal keys if they differ only in the values of their tensors. None if a graph cannot read the
-// microbatch: a tensor is not on the device, not strided, or requires a gradient.
+// Returns the key of a microbatch. Microbatches that differ only in the values of their tensors have equal keys. None
+// if a graph cannot read the microbatch, because a tensor is not on the device, is not strided, or requires a gradient.
 template <class T>
 [[nodiscard]] std::optional<std::string> graph_key(const T& microbatch, c10::Device device) {
   detail::GraphKeyWriter writer(device);

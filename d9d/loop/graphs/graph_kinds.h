@@ -1,8 +1,9 @@
-// Decides which kinds of work are captured in graphs: each kind runs eagerly in its first few steps.
+// Decides when each kind of work is captured in graphs: after it has run eagerly in a few steps. Works of one kind have
+// one key (graph_key.h).
 //
 // Example
 //   GraphKinds<Captured> kinds(config);
-//   if (Captured* const captured = kinds.find(key)) {     // null: this one runs eagerly
+//   if (Captured* const captured = kinds.find(key)) {     // null: run it eagerly
 //     if (!captured->is_captured()) capture(*captured);
 //     replay(*captured);
 //   }
@@ -19,15 +20,15 @@
 
 namespace d9d::detail {
 
-// Captured: default-constructible, with is_captured().
+// Captured: the graphs of one kind; default-constructible, with is_captured().
 template <class Captured>
 class GraphKinds {
  public:
   explicit GraphKinds(const CudaGraphConfig& config) : config_(config) {}
 
-  // Null: this work of the current step runs eagerly. Kinds that first occurred in the same step are captured in the
-  // same step, so that the memory of their eager runs is freed before the first capture allocates the memory of its
-  // graph. The returned object does not move.
+  // Returns the graphs of the kind with this key, to capture or to replay; null if the work must run eagerly. Kinds
+  // that first occurred in the same step are also captured in the same step, so that the memory of all their eager runs
+  // is freed before the first graph allocates its own. The returned object does not move.
   [[nodiscard]] Captured* find(const std::string& key) {
     auto found = kinds_.find(key);
     if (found != kinds_.end() && found->second.captured.is_captured()) return &found->second.captured;
@@ -53,14 +54,14 @@ class GraphKinds {
   void for_each(const auto& use) const {
     for (const auto& [key, kind] : kinds_) use(kind.captured);
   }
-  // The number of captured kinds plus that of kinds that wait for capture; of the latter, only the latest kMaxWaiting
-  // are kept.
+  // Returns the number of captured kinds plus the number of kinds that wait for capture. At most kMaxWaiting kinds
+  // wait; a further one replaces the kind that occurred least recently.
   [[nodiscard]] std::int64_t size() const { return std::ssize(kinds_); }
   static constexpr std::int64_t kMaxWaiting = 64;
 
  private:
   struct Kind {
-    std::int64_t num_steps = 0;  // steps in which it occurred
+    std::int64_t num_steps = 0;  // number of steps in which the kind occurred
     std::int64_t last_step = -1;
     Captured captured = {};
   };

@@ -1,4 +1,4 @@
-// Errors of captures that say what a user can do.
+// Errors of failed CUDA graph captures that tell the user what to change.
 //
 // Example
 //   StepGraphs graphs(config, with_remedies(cuda_graphs(device)), device, module);
@@ -8,7 +8,8 @@
 
 namespace d9d::detail {
 
-// Wraps the graphs of a factory: capture() throws a StateError with a remedy in place of the error of LibTorch.
+// Wraps a factory of graphs: capture() of its graphs throws a StateError with a remedy instead of LibTorch's
+// c10::Error.
 [[nodiscard]] MakeDeviceGraph with_remedies(MakeDeviceGraph make_graph);
 
 }  // namespace d9d::detail

@@ -1,4 +1,4 @@
-// The properties of a module that captured graphs depend on.
+// Detects changes of a module that make its captured CUDA graphs invalid.
 //
 // Example
 //   if (memory.has_changed()) graphs.clear();
@@ -14,14 +14,15 @@ namespace d9d::detail {
 class ModuleMemory {
  public:
   explicit ModuleMemory(const Module& module);
-  // Whether any of these has changed since the previous call. Throws c10::Error if a tensor is asleep (offload.h).
+  // Returns whether an address or a requires_grad has changed since the previous call. Throws c10::Error if a tensor is
+  // offloaded (offload.h).
   [[nodiscard]] bool has_changed();
 
  private:
   std::vector<ParameterPtr> parameters_;
   std::vector<BufferPtr> buffers_;
   std::vector<const void*> addresses_;
-  std::vector<bool> are_trained_;  // parameters
+  std::vector<bool> are_trained_;  // requires_grad of each parameter
 };
 
 }  // namespace d9d::detail

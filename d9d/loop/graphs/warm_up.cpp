@@ -20,8 +20,8 @@ void multiply(c10::Device device) {
   const at::Tensor x = at::zeros({kSize, kSize}, options).requires_grad_();
   const at::Tensor weight = at::zeros({kSize, kSize}, options).requires_grad_();
   const at::Tensor y = kernels::linear(x, weight);
-  // A kernel precedes the product's backward: LibTorch warns of a missing context in a thread that begins with a
-  // product.
+  // silu_mul's backward runs before the product's: LibTorch warns of a missing CUDA context if the first call of a
+  // thread is a matrix product.
   const at::Tensor out = kernels::silu_mul(y, y);
   (void)torch::autograd::grad({out}, {x, weight}, {at::zeros_like(out)});
 }
@@ -34,7 +34,7 @@ std::jthread start_warm_up(c10::Device device) {
   return std::jthread([device] {
     try {
       multiply(device);
-    } catch (const std::exception&) {  // the same error comes up in the first step
+    } catch (const std::exception&) {  // the first step meets the same error
     }
   });
 }

@@ -1,4 +1,4 @@
-// One-time initialisation of a GPU's libraries, which runs while the host builds the model.
+// Initialises a GPU's libraries on a thread, while the host builds the model.
 //
 // Example
 //   const std::jthread warm_up = start_warm_up(context.device());   // ends by itself
@@ -10,9 +10,9 @@
 
 namespace d9d {
 
-// On a CUDA device: computes a small matrix product in bfloat16, forward and backward, which creates the cuBLAS
-// handle, loads its kernels, and starts autograd's thread of the device. On other devices: does nothing. Errors are
-// ignored here; they come up again in the first step.
+// On a CUDA device, computes a small matrix product in bfloat16, forward and backward. This creates the cuBLAS handle,
+// loads its kernels, and starts autograd's thread for the device. On other devices, does nothing. Ignores errors, which
+// the first step would meet again.
 [[nodiscard]] std::jthread start_warm_up(c10::Device device);
 
 }  // namespace d9d

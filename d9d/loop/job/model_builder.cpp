@@ -111,7 +111,7 @@ std::optional<LoadReport> build_model_stage(const DistContext& context, const Tr
                                             const std::shared_ptr<Module>& shared, bool resumes) {
   Module& module = *shared;
   check_late_initialized(module);
-  // Adapters go here: they need the master dtype and a layout as other parameters do.
+  // Adapters must be added here, so that they get the master dtype and a layout as other parameters do.
   if (const auto& dtype = config.model_stage_factory.master_dtype) keep_parameters_in(shared, to_scalar_type(*dtype));
   provider.parallelize_model_stage(context, stage, module);
   check_layouts(context, module);

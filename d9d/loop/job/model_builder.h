@@ -1,4 +1,5 @@
-// Builds a stage of a model that a provider has initialized without memory, for training, measuring and planning.
+// Gives memory, layouts and values to a model stage that a provider has initialized on the meta device. Training,
+// measuring and planning build their stages with it.
 //
 //   master dtype -> parallelize -> materialize -> initial values -> source checkpoint -> detect_non_finite
 //
@@ -19,14 +20,16 @@
 
 namespace d9d {
 
-// Throws StateError, naming the parameter, if a parameter of the provider's module already has storage.
+// Throws StateError, naming the parameter, if a parameter of the provider's module already has storage or was written
+// to on the meta device.
 void check_late_initialized(const Module& module);
 
-// Throws StateError, naming the parameter, if a parameter has no layout on the job's mesh. On one rank parameters have
-// layouts too, on a mesh whose axes have size 1, so that code that reads layouts needs no case for one rank.
+// Throws StateError, naming the parameter, if a parameter has no layout on the job's mesh. Parameters of a job with one
+// rank need layouts too, on a mesh whose axes have size 1, so that no code needs a special case for one rank.
 void check_layouts(const DistContext& context, const Module& module);
 
-// Gives all random layers of the module one clock, with the job's seed and the number of ranks that share a microbatch.
+// Creates one random clock for all random layers of the module, with the job's seed and the number of ranks that share
+// a microbatch. Returns the clock.
 [[nodiscard]] RandomClockPtr share_random_clock(const DistContext& context, Module& module,
                                                 const TrainerConfig& config);
 
@@ -36,14 +39,14 @@ void check_layouts(const DistContext& context, const Module& module);
 [[nodiscard]] LoadReport load_source_checkpoint(const DistContext& context, Module& module,
                                                 const ModelStageFactoryConfig& config,
                                                 const std::function<StateMapper(const HuggingFaceDirectory&)>& map);
-// Collective over the job. On the main process, warns of tensors of the source_checkpoint that no stage uses, and of
-// parameters that it lacks. of_stages: the reports of the stages of this rank.
+// Collective over the job. The main process warns of tensors of the source_checkpoint that no stage uses, and of
+// parameters that the source_checkpoint lacks. of_stages: the reports of the stages of this rank.
 void warn_of_source_checkpoint(const DistContext& context, const ModelStageFactoryConfig& config,
                                const std::vector<LoadReport>& of_stages);
 
-// Collective. module: as ModelProvider::initialize_model_stage returned it. resumes: a checkpoint of the job will
-// replace all values, so model_stage_factory.source_checkpoint is not read, unless checkpoints only contain trainable
-// parameters. Returns what was loaded from there; none if it was not read. On the meta device no values are set.
+// Collective. module: as ModelProvider::initialize_model_stage() returned it. resumes: a checkpoint of the job will
+// replace all values, so model_stage_factory.source_checkpoint is only read if checkpoints lack frozen parameters.
+// Returns the report of loading source_checkpoint; none if it was not read. On the meta device no values are set.
 std::optional<LoadReport> build_model_stage(const DistContext& context, const TrainerConfig& config,
                                             AnyModelProvider& provider, const PipelineStageInfo& stage,
                                             const std::shared_ptr<Module>& module, bool resumes = false);

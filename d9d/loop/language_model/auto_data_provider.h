@@ -1,5 +1,5 @@
-// Data providers that follow a configuration record, which is what most jobs need. If a job has a number of steps, the
-// data is repeated, shuffled anew in each pass.
+// Data providers that follow a configuration record, which is what most jobs need. If trainer.schedule.total_steps is
+// set, the data is repeated as often as needed, shuffled anew in each pass.
 //
 // Example
 //   auto tokens = token_data_provider(config.data, {.vocabulary_size = 256, .max_positions = 1024}, /*base_seed=*/7);
@@ -28,7 +28,7 @@ class AutoDataProvider : public DataProvider<Batch> {
   using BuildStream =
       std::function<std::unique_ptr<PackStream<Batch>>(const DistContext& context, const StreamOptions& options)>;
 
-  // Uses make_pack_stream() of the dataset that make_dataset(context) returns as a std::shared_ptr.
+  // Streams a dataset with make_pack_stream(). make_dataset(context) returns the dataset as a std::shared_ptr.
   template <class MakeDataset, class Collate>
   AutoDataProvider(MakeDataset make_dataset, Collate collate, AutoDataConfig config, std::int64_t base_seed)
       : AutoDataProvider(
@@ -37,11 +37,11 @@ class AutoDataProvider : public DataProvider<Batch> {
               return make_pack_stream<Batch>(make_dataset(context), collate, config, options);
             },
             base_seed) {}
-  // Uses any stream. The `options` of `build` are those of the rank (on_rank_of()).
+  // Takes any stream from `build`, which gets the options of the rank (on_rank_of()).
   AutoDataProvider(BuildStream build, std::int64_t base_seed) : build_(std::move(build)), base_seed_(base_seed) {}
 
-  // The first rank of a machine builds its stream before the others, which reuse the files that it has written. The
-  // main process logs what the stream describes.
+  // The first rank of each machine builds its stream before the other ranks, which reuse the files that it has written.
+  // The main process logs the stream's describe().
   std::unique_ptr<PackStream<Batch>> build_pack_stream(const DistContext& context,
                                                        std::optional<std::int64_t> total_steps) override {
     const StreamOptions options =

@@ -20,7 +20,8 @@ class AutoOptimizerProvider : public OptimizerProvider {
   OptimizerConfig config_;
 };
 
-// Builds the schedule of a configuration, and writes its corners to the log of the main process.
+// Builds the schedule of a configuration. The main process logs the phases of the schedule, and warns of phases without
+// a step.
 class AutoLRSchedulerProvider : public LearningRateSchedulerProvider {
  public:
   explicit AutoLRSchedulerProvider(LRSchedulerConfig config) : config_(std::move(config)) {}

@@ -1,5 +1,4 @@
-// Builds, loads and exports a causal language model of any decoder family: the provider of a job that pretrains or
-// fine-tunes one.
+// Builds, loads and exports a causal language model of any decoder family, for jobs that pretrain or fine-tune it.
 //
 // Example
 //   const auto sizes = causal_lm_sizes(kQwen3Dense, config.model_provider, source_checkpoint);
@@ -33,11 +32,11 @@ namespace d9d {
 
 template <class Parameters>
 struct CausalLMProviderConfig {
-  ModelSizes<Parameters> model = {};  // or "from_checkpoint"
+  ModelSizes<Parameters> model = {};  // sizes of the model, or "from_checkpoint"
   CausalLMHeadConfig head = {};
   bool checkpointing = false;                    // activation checkpointing of every layer
   Dtype dtype = Dtype::kFloat32;                 // of parameters and activations
-  std::optional<double> initializer_range = {};  // standard deviation of all initial weights; null: a layer's own
+  std::optional<double> initializer_range = {};  // standard deviation of initial weights; null: each layer's default
   FsdpConfig fsdp = {};                          // for meshes with data_parallel_shard or context_parallel_shard
 
   static constexpr auto fields() {
@@ -49,7 +48,8 @@ struct CausalLMProviderConfig {
   }
 };
 
-// Each stage is a DecoderForCausalLM with the layout of parallelize_decoder(). Exports have the names of Hugging Face.
+// Provides pipeline stages that are a DecoderForCausalLM, with the layout of parallelize_decoder(). Exports have the
+// tensor names of Hugging Face.
 template <class Parameters>
 class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
  public:
@@ -81,7 +81,7 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
 
   StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& stage) override {
     const std::vector<std::string> names = source.names();
-    if (has_own_names(stage, names)) return own_names(stage, names);  // an export with these names
+    if (has_own_names(stage, names)) return own_names(stage, names);  // a folder with the stage's own names
     return family.from_huggingface(sizes, kHead, names);
   }
 
@@ -101,14 +101,15 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
  private:
   static constexpr auto kHead = CausalLMHeadConfig{};
 
-  ModulePtr<PreNormDecoder> backbone_;  // of the stage that was built last
+  ModulePtr<PreNormDecoder> backbone_;  // the backbone of the stage that was built last
   ModulePtr<DecoderForCausalLM> model_;
   ModelExport export_;
 };
 
-// Local. The sizes that the model is built with: those of the configuration, or those in source_checkpoint, from which
-// training starts. A checkpoint of a job has what CausalLMProvider::dump_hparams() returned. Throws ConfigError if
-// written sizes differ from the checkpoint's.
+// Local. Returns the sizes that the model is built with: those of the configuration, or those of source_checkpoint if
+// the configuration says "from_checkpoint". A checkpoint of a job contains the sizes as
+// CausalLMProvider::dump_hparams() returned them. Throws ConfigError if the configuration has sizes that differ from
+// the checkpoint's.
 template <class Parameters>
 [[nodiscard]] Parameters causal_lm_sizes(const ModelFamily<Parameters>& family,
                                          const CausalLMProviderConfig<Parameters>& config,
@@ -120,7 +121,7 @@ template <class Parameters>
   }
   const std::filesystem::path file = saved->folder() / "manifest.json";
   const nlohmann::ordered_json hparams = value_of(*saved, "hparams").at("model");
-  // A program with a provider of its own may not note sizes.
+  // The job may have had a custom provider, whose dump_hparams() does not contain sizes.
   if (config.model.written && !hparams.contains("model")) return *config.model.written;
   D9D_CHECK(hparams.contains("model"), ConfigError, path, "expected the sizes of a model in ", file.string(),
             ", got none. Write them here.");

@@ -19,7 +19,7 @@
 namespace d9d {
 
 struct LanguageModelState {
-  at::Tensor num_predicted;  // scalar: number of labels that count
+  at::Tensor num_predicted;  // scalar: number of labels other than kIgnoreIndex
   static constexpr auto fields() {
     return record<LanguageModelState>(field("num_predicted", &LanguageModelState::num_predicted));
   }
@@ -35,13 +35,14 @@ struct LanguageModelTypes {
 };
 
 struct LanguageModelTaskOptions {
-  // Whether layers get SequenceShared::real_positions of microbatches with padding, which experts need. If false, as
-  // for a dense model, microbatches that only differ in padding are of one kind for CUDA graphs.
+  // Whether layers get SequenceShared::real_positions for microbatches with padding. Models with experts need them. If
+  // false, microbatches that only differ in padding are of one kind for CUDA graphs.
   bool tells_padding = true;
 };
 
-// Mean cross-entropy of a microbatch, weighted by how many labels it has: a step's loss is the mean over its tokens.
-// Under context parallelism a rank takes its positions of each sequence. Logs the metric "num_predicted".
+// The loss of a microbatch is its mean cross-entropy, the weight its number of labels; the loss of a step is thus the
+// mean over all labels. Under context parallelism each rank computes its own positions of each sequence. Logs the
+// metric "num_predicted".
 class LanguageModelTask : public TrainTask<LanguageModelTypes> {
  public:
   explicit LanguageModelTask(const DistContext& context, LanguageModelTaskOptions options = {});

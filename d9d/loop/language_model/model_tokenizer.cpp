@@ -40,19 +40,19 @@ json read_object(const fs::path& path) {
   return object;
 }
 
-// Whether two files have equal contents.
+// Returns whether two files have equal contents.
 bool have_equal_bytes(const fs::path& left, const fs::path& right) {
   std::error_code error;
   return fs::file_size(left, error) == fs::file_size(right, error) && text_of_file(left) == text_of_file(right);
 }
 
-// A tokenizer as messages name it.
+// A tokenizer, with its name for messages.
 struct KnownTokenizer {
   std::string name;
   TokenizerIdentity identity;
 };
 
-// The tokenizer of the job that saved a checkpoint; none if it trained on ids.
+// Returns the tokenizer of the job that saved a checkpoint; none if that job trained on token ids.
 std::optional<KnownTokenizer> tokenizer_at(const SavedCheckpoint& saved) {
   const json data = value_of(saved, "data");
   const json order = data.is_object() ? data.value("order", json()) : json();
@@ -64,8 +64,8 @@ std::optional<KnownTokenizer> tokenizer_at(const SavedCheckpoint& saved) {
   return std::nullopt;
 }
 
-// The tokenizer beside the weights; none if there is no such file, or if it is not understood, of which the main
-// process warns.
+// Returns the tokenizer in a folder of weights; none if there is no tokenizer.json, or if it cannot be parsed, of which
+// the main process warns.
 std::optional<KnownTokenizer> tokenizer_in(const fs::path& folder, const DistContext& context) {
   const fs::path path = folder / kTokenizer;
   if (!is_file(path)) return std::nullopt;
@@ -112,8 +112,8 @@ EndTokens ends_of(const std::vector<TextFormat>& formats, const std::optional<To
   return ends;
 }
 
-// Returns a tokenizer_config.json for a tokenizer without one. Sets eos_token only to a token that tokenizer.json calls
-// special: another one would be added a second time.
+// Returns a tokenizer_config.json for a tokenizer without one. Sets eos_token only to a token that is special in
+// tokenizer.json, since transformers would add any other token a second time.
 std::string made_tokenizer_config(const EndTokens& ends, const std::optional<Tokenizer>& tokenizer,
                                   std::int64_t max_positions) {
   nlohmann::ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
@@ -125,7 +125,8 @@ std::string made_tokenizer_config(const EndTokens& ends, const std::optional<Tok
   return config.dump(2) + "\n";
 }
 
-// Returns `published`, which may be an empty object, with the end tokens of the data in front of its own.
+// Returns the settings `published`, which may be an empty object, with the end tokens of the data added at the front of
+// eos_token_id.
 std::string generation_config(json published, const EndTokens& ends) {
   std::vector<std::int64_t> all = ends.ids;
   const json before = published.value("eos_token_id", json());
@@ -164,7 +165,7 @@ void warn_of_other_template(const TextFormat& format, const Files& files, const 
               ": make sure that it writes the same, or programs that read an export write others");
 }
 
-// Throws and warns as check_tokenizer().
+// Does the work of check_tokenizer() for one source of the data.
 void check_tokenizer_of(const TextFormat& format, const fs::path& source, const DistContext& context) {
   if (format.tokenizer) check_tokenizer_file(*format.tokenizer);
   if (format.tokenizer && is_file(source / kTokenizer) && have_equal_bytes(*format.tokenizer, source / kTokenizer))
@@ -176,8 +177,9 @@ void check_tokenizer_of(const TextFormat& format, const fs::path& source, const 
   D9D_CHECK(ours.vocabulary == theirs->identity.vocabulary, ConfigError,
             "[loop::check_tokenizer] expected the data's tokenizer to give the ids that the model of "
             "trainer.model_stage_factory.source_checkpoint = '",
-            source.string(), "' knows, got ", tokenizer_name(format), ", whose ids are other texts than those of ",
-            theirs->name, ". Tokenise with that one; to train other ids all the same, begin without it",
+            source.string(), "' knows, got ", tokenizer_name(format),
+            ", whose ids stand for other texts than those of ", theirs->name,
+            ". Use that tokenizer; to train with other ids anyway, start without it",
             saved ? "." : ": move the file away.");
   if (ours != theirs->identity && context.is_main_process()) {
     context.log().warning("the tokenizer of the data, ", tokenizer_name(format), ", has the vocabulary of ",
@@ -185,7 +187,8 @@ void check_tokenizer_of(const TextFormat& format, const fs::path& source, const 
   }
 }
 
-// Chooses among sources whose tokenizers have the same ids: that of conversations knows the tokens that end an answer.
+// Returns the first format of conversations, since its tokenizer has the tokens that end an answer; without
+// conversations, the first format. The tokenizers of all formats have the same ids.
 const TextFormat& format_of_export(const std::vector<TextFormat>& formats) {
   const auto chat = std::ranges::find_if(formats, [](const TextFormat& format) { return format.chat.has_value(); });
   return chat == formats.end() ? formats.front() : *chat;
@@ -209,7 +212,7 @@ Files tokenizer_files(const DistContext& context, const DataConfig& data, const 
   if (!path && formats.empty()) return {};
   if (!formats.empty() && path) check_tokenizer_file(*path);
 
-  std::vector<fs::path> folders;  // with files that belong to the tokenizer
+  std::vector<fs::path> folders;  // folders with files that belong to the tokenizer
   if (path) folders.push_back(path->parent_path());
   if (path && has_source && have_equal_bytes(*path, *source / kTokenizer)) folders.push_back(*source);
   Files files = {{kTokenizer, path ? text_of_file(*path) : byte_tokenizer_json()}};
@@ -225,7 +228,7 @@ Files tokenizer_files(const DistContext& context, const DataConfig& data, const 
   if (!files.contains(kTokenizerConfig)) {
     files[kTokenizerConfig] = made_tokenizer_config(ends, tokenizer, options.max_positions);
   }
-  if (source) folders.insert(folders.begin(), *source);  // first, since generation settings belong to the model
+  if (source) folders.insert(folders.begin(), *source);  // at the front, since generation settings belong to the model
   const auto published =
       std::ranges::find_if(folders, [](const auto& folder) { return is_file(folder / kGenerationConfig); });
   const std::string generation = generation_config(

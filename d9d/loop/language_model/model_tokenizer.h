@@ -1,5 +1,5 @@
-// Checks that the tokenizer of the data fits the model that a job begins with, and collects the tokenizer files of an
-// export, so that other programs can generate text with the model.
+// Checks that the tokenizer of the data fits the model whose weights a job begins with, and collects the tokenizer
+// files of an export, so that other programs can generate text with the model.
 //
 // Example
 //   check_tokenizer(context, config.data, source_checkpoint);
@@ -17,24 +17,24 @@
 
 namespace d9d {
 
-// Local. Compares the tokenizer of the data with the one beside the weights of a Hugging Face folder, or with that of
-// the job that saved a checkpoint. Throws ConfigError if an id that is no added token stands for another text there.
-// The main process warns if the rest differs or cannot be read. Nothing is compared if one of the two tokenizers is
-// unknown.
+// Local. Compares the tokenizer of the data with that of source_checkpoint: the one in a Hugging Face folder, or the
+// one of the job that saved a checkpoint. Throws ConfigError if an id other than an added token's stands for different
+// texts in the two. The main process warns if only added tokens, merges or rules differ, or if the file cannot be
+// parsed. Does nothing if one of the two tokenizers is unknown.
 void check_tokenizer(const DistContext& context, const DataConfig& data,
                      const std::filesystem::path& source_checkpoint);
 
 struct TokenizerFilesOptions {
   std::optional<std::filesystem::path> source_checkpoint = {};
-  std::optional<std::filesystem::path> tokenizer = {};  // for data of ids, if source_checkpoint has none
-  std::int64_t max_positions = 0;                       // of the model
+  std::optional<std::filesystem::path> tokenizer = {};  // of the data, if that is ids and source_checkpoint has none
+  std::int64_t max_positions = 0;                       // longest sequence of the model; 0: unknown
 };
 
-// Local. Returns tokenizer.json, tokenizer_config.json, the chat template and generation_config.json, by name: those of
-// the data or, if it consists of ids, those beside the weights of source_checkpoint. Data of bytes gets a
-// tokenizer.json of bytes. Tokens that end a text or an answer in the data are also end tokens in
-// generation_config.json. Empty if no tokenizer is known. The main process warns if the files and the data have
-// different chat templates. Throws as chat_family().
+// Local. Returns the texts of tokenizer.json, tokenizer_config.json, the chat template and generation_config.json, by
+// file name. They belong to the tokenizer of the data or, for data of token ids, to that of source_checkpoint. Data of
+// bytes gets a tokenizer.json whose tokens are bytes. Tokens that end a text or an answer in the data are also end
+// tokens in generation_config.json. Empty if no tokenizer is known. The main process warns if the files and the data
+// have different chat templates. Throws as chat_family().
 [[nodiscard]] std::map<std::string, std::string> tokenizer_files(const DistContext& context, const DataConfig& data,
                                                                  const TokenizerFilesOptions& options);
 

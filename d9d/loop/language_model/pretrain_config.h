@@ -1,5 +1,5 @@
-// The configuration of a job that pretrains or fine-tunes a causal language model, with the sections that the examples
-// have. Parameters: the record of the model's sizes.
+// The configuration of a job that pretrains or fine-tunes a causal language model; the examples use it. Parameters: the
+// record of the model's sizes.
 //
 // Example
 //   launch<PretrainConfig<Qwen3DenseParameters>>(argc, argv, program, apply_0_16_aliases);
@@ -30,7 +30,7 @@ struct PretrainConfig {
   OptimizerConfig optimizer = {};
   LRSchedulerConfig lr_scheduler = {};
   std::filesystem::path export_to = {};
-  std::optional<TextSamplesConfig> sample = {};  // what the trained model writes
+  std::optional<TextSamplesConfig> sample = {};  // text that the trained model generates; null: none
 
   static constexpr auto fields() {
     using Config = PretrainConfig;

@@ -29,7 +29,7 @@ std::string text_of(const std::vector<PipelineStageInfo>& stages) {
 // The input and output of the forward that computes the next token.
 struct NextToken {
   std::optional<ShardedSequence> sequence;  // the tokens before the next one
-  at::Tensor logits;                        // of the last stage, once that has run
+  at::Tensor logits;                        // output of the last stage; undefined on other ranks
 };
 
 class DecoderStage final : public PipelineStage {
@@ -111,7 +111,7 @@ class StagedDecoder final : public TokenModel {
   DeviceMesh pipeline_;
   c10::Device device_;
   PipelineExecutor executor_;
-  std::vector<ParameterCopy> copies_;  // of tied parameters of the stages of this rank
+  std::vector<ParameterCopy> copies_;  // tied parameters that several stages of this rank have
   NextToken next_;
   std::vector<std::unique_ptr<DecoderStage>> stages_;
 };

@@ -1,5 +1,5 @@
-// A decoder in pipeline stages as a TokenModel for generate(): each token takes one forward through all stages, on the
-// ranks where training has them.
+// Makes a TokenModel for generate() from a decoder in pipeline stages. Each token takes one forward through all stages,
+// on the ranks that trained them.
 //
 // Example
 //   const auto decoder = staged_decoder(context, trainer.placement(), trainer.stages());
@@ -19,9 +19,8 @@
 
 namespace d9d {
 
-// Collective over the ranks of a pipeline. context: borrowed. stages: those of this rank, in increasing order; a model
-// in one piece is one. Throws ConfigError for a stage that is no DecoderForCausalLM or not one of this rank's, and as
-// PipelineExecutor.
+// Collective over the ranks of a pipeline. context: borrowed. stages: the stages of this rank, in increasing order.
+// Throws ConfigError if a stage is no DecoderForCausalLM or belongs to another rank, and as PipelineExecutor.
 [[nodiscard]] std::unique_ptr<TokenModel> staged_decoder(const DistContext& context, const StagePlacement& placement,
                                                          const std::vector<std::shared_ptr<Module>>& stages,
                                                          const StageLinksConfig& links = {});

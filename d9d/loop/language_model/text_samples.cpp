@@ -10,7 +10,7 @@ namespace d9d {
 
 namespace {
 
-// The format of the data, with the tokenizer of `config` if it names one.
+// Returns the text format of the data, with the tokenizer of `config` if that names one.
 TextFormat format_of(const TextSamplesConfig& config, const DataConfig& data) {
   std::optional<TextFormat> format = text_format(data);
   D9D_CHECK(format || config.tokenizer, ConfigError,

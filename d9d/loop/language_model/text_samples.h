@@ -1,4 +1,4 @@
-// Lets a trained model continue prompts, in the form of the text that it was trained on.
+// Lets a trained model continue prompts. Prompts are tokenised like the data that the model was trained on.
 //
 // Example
 //   {"prompts": ["The capital of France is"], "num_tokens": 40, "temperature": 0.7, "stop_at": ["<|endoftext|>"]}
@@ -26,12 +26,12 @@
 namespace d9d {
 
 struct TextSamplesConfig {
-  std::vector<std::string> prompts = {};                // for data of conversations: messages of the user
-  std::optional<std::filesystem::path> tokenizer = {};  // a tokenizer.json; unset: that of the data, or bytes
-  // Further tokens, by their text, that end a sample, in addition to the data's end_of_document and the end of the
-  // assistant's message.
+  std::vector<std::string> prompts = {};                // if the data is conversations: user messages
+  std::optional<std::filesystem::path> tokenizer = {};  // a tokenizer.json; null: the tokenizer of the data, or bytes
+  // Texts of tokens that end a sample, in addition to the data's end_of_document and the end of the assistant's
+  // message.
   std::vector<std::string> stop_at = {};
-  std::int64_t num_tokens = 200;  // of a sample, at most
+  std::int64_t num_tokens = 200;  // most tokens of a sample
   double temperature = 0.7;       // 0: always the likeliest token
 
   static constexpr auto fields() {
@@ -45,12 +45,13 @@ struct TextSamplesConfig {
 
 class TextSamples {
  public:
-  // Reads the tokenizer. Throws ConfigError as Tokenizer::from_file(), for a tokenizer or bytes beyond the vocabulary,
-  // for data of token ids without a tokenizer, for a prompt without a token, and for a stop that is no token.
+  // Reads the tokenizer. Throws ConfigError as Tokenizer::from_file(), if ids of the tokenizer or bytes exceed the
+  // model's vocabulary, for data of token ids without a tokenizer, for a prompt without tokens, and if an entry of
+  // stop_at is no token.
   TextSamples(const TextSamplesConfig& config, const DataConfig& data, const TokenLimits& limits);
 
-  // Collective over all ranks of the model. The main process writes each prompt and its continuation: with a tokenizer
-  // as it is generated, bytes at its end.
+  // Collective over all ranks of the model. The main process writes each prompt and its continuation. With a tokenizer,
+  // text is written while it is generated; without one, a continuation is written when it is complete.
   void write(const DistContext& context, TokenModel& model, std::ostream& out) const;
 
  private:

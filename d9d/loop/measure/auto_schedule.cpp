@@ -35,7 +35,8 @@ std::vector<PipelineScheduleConfig> allowed_schedules(const AutoScheduleConfig& 
   return allowed;
 }
 
-// The schedule that a continued job has chosen before; none if its keys or its number of pipeline ranks have changed.
+// Returns the schedule that a resumed job chose before; none if the keys of `auto` or the number of pipeline ranks have
+// changed.
 std::optional<PipelineScheduleConfig> chosen_before(const UnbuiltJob& job,
                                                     const std::optional<SavedCheckpoint>& saved) {
   if (!saved || !saved->values().contains("auto_schedule")) return std::nullopt;
@@ -47,8 +48,8 @@ std::optional<PipelineScheduleConfig> chosen_before(const UnbuiltJob& job,
                                               {.source = (saved->folder() / "manifest.json").string()});
 }
 
-// Collective over the job. Why some rank cannot run the microbatches of the first step with this schedule; none if all
-// ranks can.
+// Collective over the job. Returns why a rank cannot run its microbatches of the first step with this schedule; none if
+// all ranks can.
 std::optional<std::string> refusal_of(const UnbuiltJob& job, const PipelineScheduleConfig& schedule) {
   nlohmann::json refusal;
   const MicrobatchPack* const pack = job.binding.peek_pack();

@@ -1,9 +1,9 @@
-// trainer.pipelining.schedule = {"schedule": "auto"}: measures stages before the job builds its own, and chooses the
-// schedule with the shortest simulated step that fits into memory.
+// Implements trainer.pipelining.schedule = {"schedule": "auto"}: measures stages of the model before the job builds it,
+// and chooses the schedule with the shortest simulated step that fits into memory.
 //
 // Example
 //   const TrainerConfig config = with_chosen_schedule({context, given, binding, task, provider, schedule}, saved);
-//   config.pipelining.schedule;                     // a schedule by name
+//   config.pipelining.schedule;                     // any schedule but auto
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,14 @@ namespace d9d {
 [[nodiscard]] ScheduleChoice choose_schedule(const AutoScheduleConfig& config, std::int64_t num_ranks,
                                              const MeasuredPipeline& measured);
 
-// Collective over the job. Returns the configuration with a schedule by name, the same on all ranks; a schedule that is
-// named already stays. With one pipeline rank the model is one stage, and nothing is measured. A job that continues
-// keeps the schedule that was chosen before, if it has the same number of pipeline ranks and the same keys, and if that
-// schedule can run its microbatches. The main process logs the costs, the candidates and the choice, and writes
+// Collective over the job. Returns the configuration with the chosen schedule in place of auto, the same on all ranks;
+// other schedules stay. With one pipeline rank nothing is measured. A resumed job keeps the schedule that was chosen
+// before, if its number of pipeline ranks and its keys of auto are the same, and if that schedule can run its
+// microbatches. The main process logs the costs, the candidates and the choice, and writes
 // AutoScheduleConfig::costs_file.
 [[nodiscard]] TrainerConfig with_chosen_schedule(const UnbuiltJob& job, const std::optional<SavedCheckpoint>& saved);
 
-// Returns trainer.pipelining.schedule as checkpoints contain it if it is auto, otherwise null.
+// Returns trainer.pipelining.schedule for checkpoints if it is auto, otherwise null.
 [[nodiscard]] nlohmann::ordered_json auto_schedule_of(const TrainerConfig& config);
 
 }  // namespace d9d

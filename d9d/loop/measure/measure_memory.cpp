@@ -37,7 +37,8 @@ bool splits_backward(const PipelineProgram& program) {
   });
 }
 
-// Sets num_live and num_waiting of each stage to their values when the sum of their bytes is largest.
+// Sets num_live and num_waiting of each stage to their values at the time in `program` at which the activations and
+// deferred tensors of all stages together have the most bytes.
 void count_live(const RankProgram& program, std::vector<StageMemory>& stages) {
   std::vector<StageMemory> now = stages;
   const auto bytes_of = [](const StageMemory& stage) {
@@ -66,8 +67,8 @@ void count_live(const RankProgram& program, std::vector<StageMemory>& stages) {
   }
 }
 
-// A stage that drops its losses, and whose transfers count no bytes on the meta device: each of their tensors has one
-// element, which it shows everywhere.
+// A stage that drops its losses, and whose transfers take almost no bytes on the meta device, since each of their
+// tensors is one expanded element.
 class PlannedStage final : public TrainingStage {
  public:
   using TrainingStage::TrainingStage;
@@ -78,17 +79,17 @@ class PlannedStage final : public TrainingStage {
   }
 
  private:
-  void add_loss(const AnyMicrobatch& /*microbatch*/, WeightedLoss& loss) override { loss = {}; }  // drops it
+  void add_loss(const AnyMicrobatch& /*microbatch*/, WeightedLoss& loss) override { loss = {}; }
 };
 
-// Measures a stage by itself: a few microbatches, without schedule and neighbours.
+// Measures the memory of one stage on a few microbatches, without a schedule and without other stages.
 class StageMeasurement {
  public:
   StageMeasurement(const DistContext& context, const MemoryMeter& meter, const PipelineStageInfo& info,
                    PipelineStage& stage)
       : context_(context), meter_(meter), info_(info), stage_(stage) {}
 
-  // Runs two microbatches: the first also allocates what stays for the whole step.
+  // Runs two microbatches: the first also allocates the tensors that stay for the whole step.
   void measure(StageMemory& memory) const {
     const std::int64_t base = meter_.live_bytes();
     StageProbe first = forward(0);
@@ -102,7 +103,8 @@ class StageMeasurement {
     memory.gradients = std::max(before, meter_.live_bytes()) - base - memory.gathered;
   }
 
-  // Runs two further microbatches that wait for W at the same time: the second shares full gradients with the first.
+  // Runs three microbatches. The second and the third wait for W at the same time and share full gradients, so the
+  // third adds only what one microbatch keeps from I to W.
   void measure_split(StageMemory& memory) const {
     DeferredGradients deferred(stage_.weights());
     const std::int64_t base = meter_.live_bytes();
@@ -127,7 +129,7 @@ class StageMeasurement {
   }
 
  private:
-  // Tensors on the device with the shapes and dtypes of a transfer.
+  // Returns tensors on the device with the shapes and dtypes of a transfer over `boundary`.
   [[nodiscard]] std::vector<at::Tensor> transferred(StageBoundary boundary) const {
     std::vector<at::Tensor> leaves = stage_.transfer({0}, boundary);
     for (at::Tensor& leaf : leaves) leaf = at::zeros(leaf.sizes(), leaf.options().device(context_.device()));
@@ -150,7 +152,7 @@ class StageMeasurement {
   PipelineStage& stage_;
 };
 
-// Builds the stages of a rank as the trainer does, and measures them one by one and together.
+// Builds the stages of a rank as the trainer does. Measures each of them by itself, then all of them in the program.
 class MeasuredRank {
  public:
   MeasuredRank(const DistContext& context, const MemoryRequest& request, ModelProvider<LanguageModelTypes>& model,
@@ -181,7 +183,7 @@ class MeasuredRank {
     for (PlannedStage& stage : stages_) stages.push_back(&stage);
     executor_.run(stages, request_.num_microbatches);
     const std::int64_t parameters = memory_.sum_of(&StageMemory::parameters);
-    const std::int64_t in_step = meter_.peak_bytes() - built;  // in addition to what was built
+    const std::int64_t in_step = meter_.peak_bytes() - built;  // bytes beside those of the built stages
     memory_.working = std::max<std::int64_t>(0, in_step - memory_.sum_of(&StageMemory::gathered) -
                                                     memory_.sum_of(&StageMemory::gradients) - memory_.activations());
     memory_.messages = inbox_bytes();
@@ -213,7 +215,7 @@ class MeasuredRank {
     gradients_.emplace(context_, *module_, request_.trainer.gradient_manager, request_.trainer.gradient_clipping,
                        GradientMemory::kOfStep, modules_);
     step_.gradients = &*gradients_;
-    // Sequences are padded for the ranks that share them.
+    // Sequences are padded to a multiple of the number of ranks that share them.
     const std::int64_t num_sharing = context_.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).num_ranks();
     const at::Tensor ids = at::zeros({request_.num_sequences, round_up(request_.sequence_length, num_sharing)},
                                      at::TensorOptions(context_.device()).dtype(at::kLong));
@@ -222,7 +224,7 @@ class MeasuredRank {
     microbatch_->build_inputs();
     const StageJob job{.schedule = schedule_, .clock = *clock_, .metrics = metrics_, .loss_means = metrics_};
     for (std::size_t i = 0; i < model_stages_.size(); ++i) {
-      // Inputs stay: the first microbatches run several times.
+      // Not the last of the rank, so that microbatches keep their inputs: the first ones run several times.
       stages_.emplace_back(job, *model_stages_[i], TrainingStagePlace{.local = i, .is_last_of_rank = false}, step_);
     }
   }
@@ -232,8 +234,8 @@ class MeasuredRank {
     for (std::int64_t i = 0; i < count; ++i) step_.pack.push_back(microbatch_->copy());
   }
 
-  // Bytes of the receive buffers, one for each other rank with a neighbouring stage; 0 if a communicator sends the
-  // messages.
+  // Returns the bytes of the receive buffers. There is one for each other rank that has a neighbouring stage, and none
+  // if a communicator sends the messages.
   [[nodiscard]] std::int64_t inbox_bytes() const {
     if (request_.trainer.pipelining.messages == ExchangeMethod::kCommunicator) return 0;
     const StagePlacement& placement = executor_.placement();

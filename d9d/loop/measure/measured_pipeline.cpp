@@ -18,7 +18,7 @@ namespace d9d {
 namespace {
 
 // Saves the states of LibTorch's random generators; restore() sets them again. Constructor and restore() are
-// Collective, since ranks may be threads of one process.
+// collective, since ranks may be threads of one process.
 class KeptGenerators {
  public:
   explicit KeptGenerators(const DistContext& context) : context_(context) {

@@ -45,7 +45,7 @@ class Relay final : public PipelineStage {
     if (stage_.info.is_last()) return {};
     try {
       const double before = free_bytes_();
-      (void)microbatch_.forward(stage_, leaves);  // to measure what stays after its outputs are freed
+      (void)microbatch_.forward(stage_, leaves);  // frees its outputs: the bytes that stay are `held`
       held = before - free_bytes_();
       return microbatch_.forward(stage_, leaves);
     } catch (const std::exception&) {
@@ -63,8 +63,8 @@ class Relay final : public PipelineStage {
   const FreeBytes free_bytes_;
 };
 
-// Bytes that a stage needs at the end of a step: two fp32 moments per trained element and, if full gradients are only
-// reduced with the last microbatch, the gradients of the shards.
+// Returns the bytes that a stage needs at the end of a step: two fp32 moments per trained element and, if FSDP reduces
+// full gradients only with the last microbatch, the gradients of the shards.
 double bytes_of_step_end(Module& stage, std::optional<Dtype> gradient_dtype) {
   constexpr double kOfMoments = 8;
   bool waits = false;
@@ -85,9 +85,9 @@ double bytes_of_step_end(Module& stage, std::optional<Dtype> gradient_dtype) {
   return bytes;
 }
 
-// Runs the forward of each of two stages at the same time as the backward of the other. Returns the hidden fraction of
-// the shorter computations; 0 if the executor runs them one after the other. Each pair is measured in sequence and then
-// concurrently, without a pause: the clocks of a device depend on what it computed before.
+// Runs the forward of each of two stages at the same time as the backward of the other. Returns the fraction of the
+// shorter computation's time that this hides; 0 if the executor runs the two one after the other. Measures each pair in
+// sequence and directly afterwards concurrently, since a device's clock rate depends on its load just before.
 double measure_overlap(const UnbuiltJob& job, std::vector<TrainingStage>& stages,
                        const std::vector<StageSample>& samples, const std::vector<StageCosts>& costs) {
   if (!job.context.device().is_cuda() || job.config.cuda_graph) return 0;
@@ -95,7 +95,7 @@ double measure_overlap(const UnbuiltJob& job, std::vector<TrainingStage>& stages
   double hidden = 0, shorter = 0;
   for (const auto& [of_forward, of_backward] : {std::pair<std::size_t, std::size_t>{0, 1}, {1, 0}}) {
     StageSample beside = samples[of_forward];
-    beside.before_forward = nullptr;  // uses the inputs of the same microbatch
+    beside.before_forward = nullptr;  // it would build new inputs, but both stages use those of one microbatch
     const auto measure = [&](const ComputeStreams* which) {
       wait_for_all(job.context);
       return measure_composed({stages[of_forward], beside}, {stages[of_backward], samples[of_backward]}, which);
@@ -165,7 +165,7 @@ void MeasuredSplit::measure(RankMeasurement& measurement) {
   std::vector<TrainingStage> stages;
   std::vector<StageSample> samples;
   for (std::size_t i = 0; i < own_.size(); ++i) {
-    const TrainingStagePlace place{.local = i, .is_last_of_rank = false};  // the inputs stay until they are built anew
+    const TrainingStagePlace place{.local = i, .is_last_of_rank = false};  // keeps inputs
     stages.emplace_back(of_stages, *model_stages_[i], place, step);
     samples.push_back({.arrived = arrived[i],
                        .is_last = model_stages_[i]->info.is_last(),
@@ -174,10 +174,10 @@ void MeasuredSplit::measure(RankMeasurement& measurement) {
   }
   std::vector<StageCosts> costs;
   for (std::size_t i = 0; i < own_.size(); ++i) {
-    wait_for_all(job_.context);  // all ranks compute while one measures
+    wait_for_all(job_.context);  // so that the other ranks compute too while this one measures
     const double before = free_bytes();
     costs.push_back(measure_stage(stages[i], samples[i]));
-    held_[i] += before - free_bytes();  // gradients
+    held_[i] += before - free_bytes();  // bytes of gradients
     costs[i].resident_bytes =
         std::max(0.0, held_[i]) + bytes_of_step_end(*stages_[i], job_.config.gradient_manager.grad_dtype);
     measurement.stages.push_back({.num_stages = placement_.num_stages(), .stage = own_[i].value, .costs = costs[i]});
@@ -190,11 +190,11 @@ void MeasuredSplit::measure(RankMeasurement& measurement) {
   }
   for (const auto& [name, metric] : metrics) metric->reset();
   gradients.abandon();
-  wait_for_all(job_.context);  // other ranks may read this rank's parameters until they get here
+  wait_for_all(job_.context);  // other ranks may read this rank's parameters before
   gradients.close();
 }
 
-// Runs one forward through all stages. Returns the inputs that each stage of this rank receives.
+// Runs the forwards of all stages on one microbatch. Returns the inputs that each stage of this rank receives.
 std::vector<MeasuredSplit::Leaves> MeasuredSplit::arrivals(const AnyMicrobatch& microbatch) {
   const auto place = [per_rank = num_stages_per_rank_](std::int64_t num_ranks) {
     return StagePlacement::loop(num_ranks, per_rank);

@@ -1,5 +1,5 @@
-// Measures a model that is split into some number of stages. Each rank builds its stages as the job builds those that
-// it trains, runs them on the first microbatch, and drops them.
+// Measures a model that is split into a given number of stages. Each rank builds its stages as the job will, runs them
+// on the first microbatch, and drops them.
 //
 // Example
 //   MeasuredSplit cut({context, config, binding, task, provider, schedule}, /*num_stages_per_rank=*/2);
@@ -24,7 +24,7 @@
 
 namespace d9d {
 
-// A job before its model is built. All are borrowed.
+// A job before its model is built. All members are borrowed.
 struct UnbuiltJob {
   const DistContext& context;
   const TrainerConfig& config;
@@ -69,28 +69,28 @@ class MeasuredSplit {
   // provider's ConfigError on some rank; none on success. Parameters have their initial values, even if the job reads a
   // checkpoint.
   [[nodiscard]] std::optional<std::string> build();
-  // After build(): the layer distribution that the model declares; none if it declares none.
+  // Called after build(). Returns the layer distribution that the model declares; none if it declares none.
   [[nodiscard]] std::optional<LayerDistribution> layers() const { return model_stages_.front()->layers; }
-  // Collective over the job, after build(); TaskBinding::peek_pack() must have a microbatch. Adds to `measurement` the
-  // costs of this rank's stages, those of the link to the next rank if no stage was measured before and, with two
-  // stages per rank, the overlap of composed computations. Lowers device_bytes to nine tenths of the memory that is
-  // free or held by these stages. Errors name the stage that throws.
+  // Collective over the job, called after build(); TaskBinding::peek_pack() must have a microbatch. Adds to
+  // `measurement` the costs of this rank's stages, those of the link to the next rank if `measurement` has no
+  // stages yet and, with two stages per rank, the overlap of composed computations. Sets device_bytes to nine tenths of
+  // the memory that is free or held by these stages, if that is less than before. Errors name the stage that throws.
   void measure(RankMeasurement& measurement);
 
  private:
   using Leaves = std::vector<at::Tensor>;
   [[nodiscard]] std::vector<Leaves> arrivals(const AnyMicrobatch& microbatch);
   [[nodiscard]] LinkCosts measure_link(const AnyMicrobatch& microbatch) const;
-  // Free device memory in bytes. A CPU does not report it: there it is minus the bytes that were allocated since the
-  // constructor.
+  // Returns the free device memory in bytes. On a CPU it returns minus the bytes that were allocated since the
+  // constructor, so that differences are right there too.
   [[nodiscard]] double free_bytes() const;
 
   const UnbuiltJob& job_;
   const std::int64_t num_stages_per_rank_;
   const StagePlacement placement_;
   const std::vector<StageIndex> own_;
-  const AllocatedBytes allocated_;  // since before the stages were built
-  std::vector<double> held_ = {};   // bytes of each stage: parameters, tensors that FSDP gathers, gradients
+  const AllocatedBytes allocated_;  // allocations since the constructor
+  std::vector<double> held_ = {};   // bytes per stage: parameters, gathered tensors, gradients
   std::vector<std::shared_ptr<AnyModelStage>> model_stages_;
   std::vector<std::shared_ptr<Module>> stages_;  // their modules
   std::shared_ptr<Module> module_;

@@ -2,7 +2,7 @@
 //
 // Example
 //   OptimizerSizes sizes(AdamWConfig{});
-//   sizes.bytes_of(*module);              // of the trained parameters that this rank stores, 8 bytes an element
+//   sizes.bytes_of(*module);              // 8 bytes per element of the trained parameters that this rank stores
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace d9d {
 
-// Computes the bytes of an optimiser's state. Assumes that it only grows with the elements of a parameter: the bytes of
-// an element are the difference between the states for two elements and for one, in each dtype.
+// Computes the bytes of an optimiser's state. Assumes that the state grows linearly with the elements of a parameter:
+// the bytes per element are the difference between the states for two elements and for one, in each dtype.
 class OptimizerSizes {
  public:
   explicit OptimizerSizes(const OptimizerConfig& config) : config_(config) {}

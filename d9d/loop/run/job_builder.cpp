@@ -21,8 +21,8 @@
 namespace d9d {
 namespace {
 
-// Throws StateError for a null metric, and for a name that the job logs itself: a tracker would merge two series of one
-// name.
+// Throws StateError if a metric is null, or has the name of a value that the job logs itself: a tracker would merge the
+// two series.
 void check_metrics(const MetricMap& metrics) {
   constexpr std::array kLogged = {"loss", "grad_norm", "lr", "num_tokens", "step_seconds"};
   for (const auto& [name, metric] : metrics) {
@@ -35,7 +35,8 @@ void check_metrics(const MetricMap& metrics) {
   }
 }
 
-// Moves the stream to `position`. Throws StateError if it does not move: the job would train on the same data again.
+// Moves the stream to `position`. Throws StateError if the stream stays where it is: the job would train on the same
+// data again.
 void continue_at(AnyPackStream& stream, const nlohmann::json& position) {
   const nlohmann::json start = stream.state();
   with_error_place("in PackStream::load_state", [&] { stream.load_state(position); });
@@ -131,7 +132,7 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
   ModelStagesReady ready;
   for (const auto& stage : stages) ready.modules.emplace_back(*stage);
   events->trigger(kTrainModelStagesReady, ready);
-  check_equal_model(context_, *module);  // once more: event handlers may have changed the model
+  check_equal_model(context_, *module);  // event handlers may have changed the model
 
   RandomClockPtr clock = share_random_clock(context_, *module, config);
   MetricMap metrics = parts_.task.create_metrics();

@@ -1,11 +1,11 @@
 // Builds a training job from its parts, in the order of the events of docs/training.md:
 //
-//   configuration -> data -> the checkpoint to continue from -> schedule of the pipeline -> model -> optimiser
+//   configuration -> data -> newest checkpoint -> pipeline schedule -> model -> optimiser
 //
 // Example
 //   JobBuilder builder(context, parts, binding);
 //   TrainingJob job = builder.build(config);
-//   builder.load_state(job);                       // of the checkpoint
+//   builder.load_state(job);                       // from the newest checkpoint
 #pragma once
 
 #include <memory>
@@ -32,19 +32,20 @@ struct JobParts {
   std::shared_ptr<const Tracker> tracker;
   std::optional<PipelineSchedule> pipeline_schedule;
 };
-[[nodiscard]] nlohmann::json hparams_of(const JobParts& parts);  // of task and model
+[[nodiscard]] nlohmann::json hparams_of(const JobParts& parts);  // those of task and model
 
 // Builds a training job. While it lives, the data stream stays open and the checkpoint folder stays locked for this
 // job.
 class JobBuilder {
  public:
-  // All are borrowed.
+  // All arguments are borrowed.
   JobBuilder(const DistContext& context, const JobParts& parts, TaskBinding& binding)
       : context_(context), parts_(parts), binding_(binding) {}
 
-  // Collective, as load_state(). Called once.
+  // Collective, called once.
   [[nodiscard]] TrainingJob build(const TrainerConfig& given);
-  // Loads what build() has not loaded of the checkpoint, if the job continues from one.
+  // Collective. If the job resumes from a checkpoint, loads the state that build() has not loaded: of optimiser,
+  // learning-rate schedule, metrics, task and tracker.
   void load_state(TrainingJob& job);
 
   [[nodiscard]] AnyPackStream& stream() const { return *stream_; }
@@ -52,7 +53,8 @@ class JobBuilder {
  private:
   void check(const TrainerConfig& given);
   [[nodiscard]] std::unique_ptr<EventBus> announce() const;
-  // Opens the checkpoint folder and the data stream, and moves the stream to the position at which the job begins.
+  // Opens the data stream and the newest checkpoint. If there is one, continues the stream and the returned schedule
+  // from it.
   [[nodiscard]] JobSchedule open_data(const TrainerConfig& given, EventBus& events);
   [[nodiscard]] PipelineSchedule pipeline_of(const TrainerConfig& config) const;
   [[nodiscard]] std::vector<std::shared_ptr<AnyModelStage>> build_stages(const TrainerConfig& config,

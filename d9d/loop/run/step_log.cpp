@@ -57,9 +57,8 @@ StepLog::StepLog(const TrainingJob& job)
       statistics_(job.context.mesh(MeshDomain::kRegular).slice({"pp"})),
       copies_(job.context.device()) {}
 
-// Sums the number of parameters over the pipeline: each rank has only a part of them.
 void StepLog::announce(const GradientManager& gradients) const {
-  double count = 0;
+  double count = 0;  // parameters of the whole model: each pipeline rank has a part of them
   for (const nlohmann::json& of_rank :
        all_gather_object(gradients.num_parameters(), job_.context.mesh(MeshDomain::kRegular).slice({"pp"}))) {
     count += of_rank.get<double>();

@@ -29,7 +29,7 @@
 
 namespace d9d {
 
-// Metrics and statistics of a step, which are being copied from the device to the host.
+// Metrics and statistics of a step, whose copy from the device to the host may still be running.
 struct CollectedValues {
   struct Series {
     std::string name;
@@ -39,7 +39,7 @@ struct CollectedValues {
   HostCopy values;  // [sum of sizes] fp64
 };
 
-// What a step reports.
+// The results of a step that are logged, shown and passed to handlers.
 struct StepReport {
   StepTotals gradients;
   JobVotes votes;
@@ -50,17 +50,17 @@ struct StepReport {
 
 class StepLog {
  public:
-  // `job` is borrowed. Opens the run of the trackers, on the main process.
+  // `job` is borrowed. Opens the run of the trackers; other ranks than the main process write to none.
   explicit StepLog(const TrainingJob& job);
 
-  // Collective. Logs the first lines of a run.
+  // Collective. Logs library versions and the size of the job. Called once, before the first step.
   void announce(const GradientManager& gradients) const;
-  // Collective. Begins to copy metrics and statistics of the model to the host, and resets the metrics; none if the job
-  // has no such values. Call it before the optimiser's step: write() would otherwise wait for the optimiser too.
+  // Collective. Begins to copy metrics and statistics of the model to the host, and resets the metrics. Returns none if
+  // the job has no such values. Called before the optimiser's step, so that write() need not wait for the optimiser.
   [[nodiscard]] std::optional<CollectedValues> collect();
-  // Called before JobSchedule::advance(): logs the values of the current step.
+  // Writes the values of the current step to the trackers. Called before JobSchedule::advance().
   void write(const StepReport& report);
-  // Called after JobSchedule::advance(): the progress bar shows the number of completed steps.
+  // Updates the progress bar. Called after JobSchedule::advance(), since the bar shows the number of completed steps.
   void show(const StepReport& report);
   void finish_bar() { bar_.finish(); }
 

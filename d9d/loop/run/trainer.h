@@ -26,8 +26,8 @@ struct TrainerParts {
   DataProvider<BatchOf<Types>>& data;
   OptimizerProvider& optimizer;
   LearningRateSchedulerProvider& lr_scheduler;
-  // A tracker of the program's own (docs/trackers.md), in addition to that of trainer.logging.tracker; opened on the
-  // main process.
+  // A custom tracker (docs/trackers.md), in addition to the one of trainer.logging.tracker; null: none. It is opened on
+  // the main process.
   std::shared_ptr<const Tracker> tracker;
   // A custom pipeline schedule (docs/pipelining.md) in place of trainer.pipelining.schedule, which must then be left
   // out.
@@ -38,8 +38,8 @@ struct TrainerParts {
 template <class Types>
 class Trainer : public TrainerBase {
  public:
-  // Builds the job: event handlers, data, model, optimiser and learning-rate schedule. Throws before any model is built
-  // if the data cannot provide the number of steps. Continues from the newest checkpoint in
+  // Collective. Builds the job: event handlers, data, model, optimiser and learning-rate schedule. Throws before any
+  // model is built if the data cannot provide the number of steps. Resumes from the newest checkpoint in
   // trainer.checkpointing.save_dir, if there is one.
   Trainer(const DistContext& context, const TrainerConfig& config, const TrainerParts<Types>& parts)
       : TrainerBase(context, config,

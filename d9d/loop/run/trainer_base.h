@@ -20,17 +20,17 @@ class TrainerBase {
   TrainerBase& operator=(const TrainerBase&) = delete;
   ~TrainerBase();
 
-  // Runs the remaining steps, then the task's finalize.
+  // Collective. Runs the remaining steps, then TrainTask::finalize().
   TrainingOutcome train();
 
-  // Collective. Writes the model as ModelProvider::prepare_export specifies, see write_model_state(). Before train(),
-  // exports the model of the newest checkpoint, if there is one.
+  // Collective. Writes the model as ModelProvider::prepare_export() specifies, see write_model_state(). Called before
+  // train(), it exports the model as the constructor built it or loaded it from the newest checkpoint.
   void export_to(const std::filesystem::path& directory);
 
   [[nodiscard]] Module& module() const { return *job_.module; }  // all stages of this rank
-  // The stages of which module() consists, in increasing order, and the ranks of all stages.
+  // The stages of which module() consists, in increasing order.
   [[nodiscard]] const std::vector<std::shared_ptr<Module>>& stages() const { return job_.stages; }
-  [[nodiscard]] const StagePlacement& placement() const { return job_.placement; }
+  [[nodiscard]] const StagePlacement& placement() const { return job_.placement; }  // stages of all ranks
   [[nodiscard]] const JobSchedule& schedule() const { return job_.schedule; }
   [[nodiscard]] const MetricMap& metrics() const { return job_.metrics; }
   // How many microbatches of the last train() were replayed from graphs.

@@ -38,13 +38,13 @@ AroundStep around_optimizer_step(const TrainingJob& job, const TrainStep& step) 
   if (!events.has_handlers(kTrainOptimizerStepPre) && !events.has_handlers(kTrainOptimizerStepPost)) return {};
   return [&](const std::function<void()>& step_optimizer) {
     job.events->run_between(kTrainOptimizerStepPre, kTrainOptimizerStepPost, step, [&] {
-      job.freeze_guard.check();  // a handler has just run
+      job.freeze_guard.check();  // a handler of kTrainOptimizerStepPre has just run
       step_optimizer();
     });
   };
 }
 
-// Runs steps; owns objects that live as long as the run.
+// Runs the steps, and owns the objects that live as long as the run.
 class TrainingRun {
  public:
   TrainingRun(TrainingJob& job, MicrobatchRunner& packs)
@@ -67,7 +67,7 @@ class TrainingRun {
       if (!has_stepped_) set_timeout(job_.config.timeout.step_timeout);
       has_stepped_ = true;
     }
-    set_timeout(job_.config.timeout.init_timeout);  // an export may follow, which takes longer than a step
+    set_timeout(job_.config.timeout.init_timeout);  // an export takes longer than a step
     gradients_.close();
     log_.finish_bar();
     if (job_.schedule.is_done()) job_.updates.check(job_.schedule.total_steps(), log_.main_log());
@@ -137,7 +137,7 @@ class TrainingRun {
 
   void save(bool is_last) {
     const bool waits = saves_.will_wait(is_last);
-    if (waits) set_timeout(job_.config.timeout.init_timeout);  // writing takes longer than a step
+    if (waits) set_timeout(job_.config.timeout.init_timeout);  // waiting for the disk takes longer than a step
     log_.run().flush();
     saves_.save({.data = packs_.data_state(), .task = packs_.task_state(), .tracker = log_.run().state()}, is_last);
     if (waits && has_stepped_) set_timeout(job_.config.timeout.step_timeout);
@@ -161,7 +161,7 @@ class TrainingRun {
 TrainingOutcome run_training(TrainingJob& job, MicrobatchRunner& packs) {
   job.freeze_guard.check();  // the run sums gradients of the parameters that are trained now
   if (!job.config.cuda_graph) return TrainingRun(job, packs).run();
-  // Graphs cannot be captured on the default stream. Work before and after the run stays on its own stream.
+  // CUDA graphs cannot be captured on the default stream, so the run has a stream of its own.
   auto outcome = TrainingOutcome::kInterrupted;
   SideStream(job.context.device()).run([&] { outcome = TrainingRun(job, packs).run(); }).wait();
   return outcome;

@@ -1,12 +1,12 @@
-// The steps of a training job: what happens in a step, and in which order.
+// Runs the steps of a training job. A step calls, in this order:
 //
-//   MicrobatchRunner::fetch()       a pack of microbatches, read ahead
-//   MicrobatchRunner::run()         train_pack.h: in the order of the schedule, for each microbatch
+//   MicrobatchRunner::fetch()       a pack of microbatches, which a thread has read ahead
+//   MicrobatchRunner::run()         for each microbatch, in the order of the pipeline schedule (train_pack.h):
 //     TrainingStage::forward()        model, TrainTask::compute_loss, loss * weight
-//     StageGraph::backward()          autograd; reductions of gradients run meanwhile
+//     StageGraph::backward()          autograd; sums of gradients over ranks begin while it runs
 //   GradientManager::apply()        sums over ranks, norm, clipping, optimiser; also the ranks' votes (rank_votes.h)
-//   StepLog::write()                tracker
-//   Module::finish_step()           balance of experts, counters
+//   StepLog::write()                values for the trackers
+//   Module::finish_step()           end-of-step work of modules, such as balancing experts
 //   LearningRateScheduler::step(), GradientManager::reset(), JobSchedule::advance(), JobSaves::save()
 #pragma once
 
@@ -20,7 +20,7 @@ enum class TrainingOutcome {
   kInterrupted,  // Ctrl-C or SIGTERM: the running step was completed and logged
 };
 
-// Runs the remaining steps.
+// Collective. Runs the remaining steps.
 [[nodiscard]] TrainingOutcome run_training(TrainingJob& job, MicrobatchRunner& packs);
 
 }  // namespace d9d

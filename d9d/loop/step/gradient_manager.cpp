@@ -20,7 +20,7 @@ namespace {
 
 // Indices of Pending::totals.
 constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kDisagreement = 3, kNumSums = 4, kNorm = 4, kScale = 5, kNumbers = 6;
-// Tolerance for rounding; GradientReduction::disagreement() is 0 or at least 0.5.
+// Allows for rounding: GradientReduction::disagreement() is 0 or at least 0.5.
 constexpr double kMaxDisagreement = 0.25;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -123,8 +123,8 @@ at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   return totals;
 }
 
-// Clip coefficient divided by the total weight. NaN if the loss or the norm is not finite, as with a total weight of 0,
-// or if ranks have not reduced the same modules.
+// Returns the clip coefficient divided by the total weight. NaN if the loss or the norm is not finite, which includes a
+// total weight of 0, or if ranks have not reduced the same modules.
 at::Tensor GradientManager::grad_scale_of(const at::Tensor& sums, const at::Tensor& norm) const {
   const at::Tensor weight = sums[kWeight];
   const at::Tensor loss = sums[kLoss] / weight, norm_of_step = norm / weight.abs();
@@ -154,9 +154,8 @@ StepTotals GradientManager::read_step(const Pending& pending) const {
   D9D_CHECK(
       total[kDisagreement] <= kMaxDisagreement, StateError,
       "[loop::gradients] expected all ranks to gather and reduce the same sharded modules in a step, got others on "
-      "some. Give all ranks as many microbatches and run all modules on all of them; a rank's loss may leave out what "
-      "it does not need, but not a part of what "
-      "a checkpoint around several sharded modules computes again.");
+      "some ranks. Give all ranks equally many microbatches, and run all modules on all ranks. A rank's loss may leave "
+      "out modules, but no part of a checkpoint() around several sharded modules.");
   D9D_CHECK(total[kWeight] != -kInfinity, StateError,
             "[loop::gradients] expected loss weights >= 0 of TrainTask, got a negative one. Weigh a microbatch by what "
             "its loss is a mean over.");

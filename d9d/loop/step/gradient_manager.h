@@ -42,7 +42,8 @@ namespace d9d {
 struct RankReport {
   std::optional<std::int64_t> step = {};  // index of the step in the job, for errors
   std::int64_t num_tokens = 0;
-  // Added up over all ranks, which give the same count of them, in the message that sums the losses (rank_votes.h).
+  // Summed over all ranks in the all-reduce that sums the losses. All ranks pass the same count of numbers
+  // (rank_votes.h).
   std::vector<double> numbers = {};
 };
 
@@ -55,15 +56,15 @@ struct StepTotals {
   std::vector<double> numbers = {};  // the sums of RankReport::numbers
   bool is_usable = true;             // false: total weight 0, or not finite
   bool is_finite = true;
-  bool is_lost = false;     // not finite because a parameter is not: no later step will be
+  bool is_lost = false;     // a parameter is not finite, so no later step can be finite
   double grad_scale = 1.0;  // factor on the summed gradients: divides by the total weight and clips
-  std::string reason;       // why the step is not usable, and where the values come from
+  std::string reason;       // why the step is not usable; empty if it is
 };
 
 // Wraps the optimiser's step: must call `step` and may run code before and after it.
 using AroundStep = std::function<void(const std::function<void()>& step)>;
 
-// Where gradients are stored.
+// Whether gradients keep their addresses from step to step.
 enum class GradientMemory {
   kOfStep,  // may be allocated anew in each step
   kKept,    // at the same addresses in all steps, so that captured graphs can write them
@@ -84,19 +85,22 @@ class GradientManager {
   // Names of the parameters that several stages of the pipeline share (tied_parameters.h).
   [[nodiscard]] const std::vector<std::string>& tied_names() const { return tied_.names(); }
 
-  // Call the functions of GradientReduction on all reductions of one stage; its comments apply.
+  // Call the functions of the same names on all GradientReductions of a stage. stage: its index among the stages of
+  // this rank.
   void begin_pass(std::size_t stage, const StagePass& pass);
   void end_pass(std::size_t stage);
-  // A microbatch of all stages, as one pass.
+  // Begin and end one pass of all stages that is a whole microbatch (GradientReduction::begin_microbatch).
   void begin_microbatch(bool is_last);
   void end_microbatch();
-  // Called between the two, or between the two of a forward. loss, weight: scalars; they are detached here.
+  // Adds a microbatch's loss to the step's. Called between begin_microbatch() and end_microbatch(), or between
+  // begin_pass() and end_pass() of its forward. loss, weight: scalars; this function detaches them.
   void add_loss_with_weight(const at::Tensor& loss, const at::Tensor& weight);
 
   // For each parameter with a bucket, whether its gradient has a value in this step: the next backward accumulates into
   // such a gradient and overwrites the others.
   [[nodiscard]] std::vector<bool> received(std::size_t stage = 0) const { return stages_[stage].bucketed->received(); }
-  // Called after the replayed backwards of a stage, before its last pass.
+  // Sets the result of received(), since replayed backwards do not change it. Called after the replayed backwards of a
+  // stage and before the pass that reduces their gradients.
   void set_received(std::size_t stage, const std::vector<bool>& received) {
     stages_[stage].bucketed->set_received(received);
   }
@@ -115,8 +119,8 @@ class GradientManager {
   // finite and the policy is to stop.
   StepTotals apply(Optimizer& optimizer, double learning_rate, const RankReport& report = {},
                    const AroundStep& around = {});
-  // Collective. Like apply(), but leaves the optimiser's step to the caller: gradients are then divided and clipped.
-  // Where StepTotals::is_usable is false they are only summed, and must not be used.
+  // Collective. Like apply(), but leaves the optimiser's step to the caller: the gradients are divided and clipped
+  // afterwards. If StepTotals::is_usable is false they are only summed, and must not be used.
   [[nodiscard]] StepTotals reduce_and_clip(const RankReport& report);
 
   // Clears gradients and loss.
@@ -141,8 +145,8 @@ class GradientManager {
   // Waits for the copy of the totals, but not for work that was enqueued after sum_step().
   [[nodiscard]] StepTotals read_step(const Pending& pending) const;
   void refuse_non_finite(const StepTotals& step, const RankReport& report) const;
-  // Where the non-finite values of a step come from, as far as that is known. cause_of_non_finite() is collective and
-  // returns the same on all ranks.
+  // The microbatch, parameter or gradient that made a step non-finite; empty if unknown. cause_of_non_finite() is
+  // collective and returns the same on all ranks.
   struct Cause {
     std::string text = "";
     bool is_parameter = false;
@@ -160,12 +164,12 @@ class GradientManager {
 
   std::vector<std::pair<std::string, ParameterPtr>> parameters_;
   std::vector<StageReductions> stages_;
-  std::vector<std::shared_ptr<GradientReduction>> reductions_;  // those of all stages
+  std::vector<std::shared_ptr<GradientReduction>> reductions_;  // the reductions of all stages
   TiedParameters tied_;
   std::vector<GradNormGroup> norm_groups_;
-  DeviceMesh pipeline_;  // ranks with other layers
+  DeviceMesh pipeline_;  // the ranks of this rank's pipeline
   DeviceMesh ranks_;     // all ranks
-  bool counts_;          // whether this rank's loss counts: tensor-parallel ranks have equal ones; the first counts
+  bool counts_;          // whether this rank adds its losses: of tensor-parallel ranks only the first does
   at::Device device_;
   SideStream copies_;
   std::shared_ptr<const World> world_;

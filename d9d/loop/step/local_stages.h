@@ -21,8 +21,8 @@ namespace d9d {
 [[nodiscard]] std::shared_ptr<Module> local_stages(const std::vector<std::shared_ptr<Module>>& stages);
 
 struct ParameterCopy {
-  ParameterPtr first;  // the module's own
-  ParameterPtr copy;   // of a later stage
+  ParameterPtr first;  // the parameter that local_stages() contains
+  ParameterPtr copy;   // the parameter of the same name in a later stage
 };
 [[nodiscard]] std::vector<ParameterCopy> copies_of(const std::vector<std::shared_ptr<Module>>& stages);
 // Local. Copies the values of `first` to `copy`. Both have storage and the same layout.

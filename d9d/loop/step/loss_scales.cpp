@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kBuilds = "[loop::task] expected TrainTask::build_forward_inputs to return ";
 
-// [number of losses] fp64
+// Returns the weights of one microbatch as a tensor [number of losses], fp64.
 at::Tensor row_of(const LossWeights& weights, at::Device device) {
   std::vector<at::Tensor> row;
   for (const auto& [name, weight] : weights) {

@@ -1,4 +1,4 @@
-// Factors that combine several losses of a step, each a mean over something else, into one loss.
+// Factors that combine several losses of a step, each with weights of its own, into one loss.
 //
 //   the step's loss   sum over losses k of  sum_i(w_ki * L_ki) / W_k        with W_k = sum_i(w_ki), i: the microbatches
 //   = the mean over i of  sum over k of  s_ki * L_ki                        with s_ki = N * w_ki / W_k, N: their number
@@ -22,7 +22,7 @@ namespace d9d {
 
 // The factors s_ki of one microbatch i: fp64 scalars on the device. s_ki is 0 for a loss whose total weight is 0.
 struct LossScales {
-  std::map<std::string, at::Tensor> of = {};  // by the name of the loss
+  std::map<std::string, at::Tensor> of = {};  // the factors, by the name of their loss
   // The weight of the microbatch: 1, or 0 if the total weight of every loss is 0, or not finite if a total weight is
   // not. Undefined for a task with one loss.
   at::Tensor weight = {};

@@ -4,7 +4,7 @@
 // Example
 //   MicrobatchPack pack = *binding.next_pack();
 //   pack[0]->build_inputs();
-//   const LossResult result = pack[0]->forward_loss(*stage, {}, schedule);   // of a model in one stage
+//   const LossResult result = pack[0]->forward_loss(*stage, {}, schedule);   // if the model is one stage
 //   pack[0]->update_metrics(metrics);
 #pragma once
 
@@ -36,7 +36,7 @@ struct AnyModelStage {
 
   PipelineStageInfo info = {};
   std::shared_ptr<Module> module = {};
-  std::optional<LayerDistribution> layers = {};  // of the whole model
+  std::optional<LayerDistribution> layers = {};  // of the whole model; none if it declares none
 };
 
 template <class Types>
@@ -59,29 +59,29 @@ class AnyMicrobatch {
 
   // The next three are called after build_inputs() and run the microbatch through the stages of a model, one after the
   // other. Stages exchange the leaves of a Transfer; the first stage ignores `received`.
-  [[nodiscard]] virtual Leaves transfer(const AnyModelStage& stage, StageBoundary boundary) const = 0;  // on meta
+  [[nodiscard]] virtual Leaves transfer(const AnyModelStage& stage, StageBoundary boundary) const = 0;  // meta tensors
   [[nodiscard]] virtual Leaves forward(const AnyModelStage& stage, const Leaves& received) const = 0;
   // Runs forward of the last stage and TrainTask::compute_loss. Detaches the state afterwards, also after an exception.
   [[nodiscard]] virtual LossResult forward_loss(const AnyModelStage& stage, const Leaves& received,
                                                 const JobSchedule& schedule) = 0;
-  virtual void drop_inputs() = 0;                                   // after the forward of the rank's last stage
+  virtual void drop_inputs() = 0;                                   // called after forward of the rank's last stage
   virtual void update_metrics(const MetricMap& metrics) const = 0;  // TrainTask::update_metrics
 
   // For CUDA graphs, called after build_inputs(). Returns a microbatch that shares the tensors and has the same values.
   [[nodiscard]] virtual std::unique_ptr<AnyMicrobatch> copy() const = 0;
-  // Takes over input, shared, state and loss_scales of `other`, which has the same type.
+  // Moves input, shared, state and loss_scales out of `other`, which has the same type.
   virtual void assign(AnyMicrobatch&& other) = 0;
   // The leaves of input, shared, state and loss_scales, in leaf order.
   [[nodiscard]] TensorRefs tensors();
   [[nodiscard]] TensorRefs state_tensors();
-  void detach_tensors();  // from their autograd graphs
+  void detach_tensors();  // detaches tensors() from their autograd graphs
   // Requires Microbatch<Types>::kHasKey.
   void write_key(detail::GraphKeyWriter& key) const;
 
-  std::uint64_t number = 0;       // within the step, over all ranks
+  std::uint64_t number = 0;       // unique in the step over all data-parallel ranks (microbatch_numbers.h)
   std::int64_t num_tokens = 0;    // ForwardInputs::num_tokens
-  LossWeights loss_weights = {};  // of a task with several losses
-  LossScales loss_scales = {};    // likewise
+  LossWeights loss_weights = {};  // empty for a task with one loss
+  LossScales loss_scales = {};    // empty for a task with one loss
 
  protected:
   AnyMicrobatch() = default;
@@ -98,7 +98,7 @@ using MicrobatchPack = std::vector<std::unique_ptr<AnyMicrobatch>>;  // the micr
 template <class Types>
 class Microbatch final : public AnyMicrobatch {
  public:
-  // Whether a CUDA graph can be found for such a microbatch: its inputs and state consist of tensors and plain values.
+  // Whether such microbatches have graph keys (graph_key.h): inputs and state consist of tensors and plain values.
   static constexpr bool kHasKey =
       kHasGraphKey<InputOf<Types>> && kHasGraphKey<SharedOf<Types>> && kHasGraphKey<StateOf<Types>>;
 

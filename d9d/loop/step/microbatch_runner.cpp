@@ -15,7 +15,8 @@
 namespace d9d {
 namespace {
 
-// A custom schedule need not allow a program of a single microbatch.
+// Returns the schedule of the executor. It is GPipe if microbatches run one by one, since a custom schedule may not
+// allow a program of a single microbatch.
 PipelineSchedule run_schedule(const TrainingJob& job) {
   const bool is_by_one = runs_one_by_one(job.placement, job.config.cuda_graph.has_value());
   return is_by_one ? schedule_of(GPipeScheduleConfig{}) : job.pipeline_schedule;
@@ -50,7 +51,7 @@ nlohmann::json MicrobatchRunner::data_state() const { return stream_.state(); }
 nlohmann::json MicrobatchRunner::task_state() const { return task_.state(); }
 
 bool MicrobatchRunner::fetch() {
-  if (is_first_step_) first_step_.emplace(job_.context);  // before the fetch: it also watches random numbers there
+  if (is_first_step_) first_step_.emplace(job_.context);  // before the fetch, in which it also detects random numbers
   auto pack = binding_.next_pack();
   if (!pack) return false;
   step_.pack = std::move(*pack);
@@ -73,15 +74,16 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
   std::vector<PipelineStage*> stages;
   for (TrainingStage& stage : stages_) stages.push_back(&stage);
   train_pack(executor_, stages, step_, graphs_ ? &*graphs_ : nullptr);
-  step_.pack.clear();  // before warn(): task states may keep autograd graphs alive
+  step_.pack.clear();  // before warn(), since task states may keep autograd graphs alive
   if (first_step_) first_step_->warn(job_.stages);
   first_step_.reset();
   is_first_step_ = false;
   return num_tokens;
 }
 
-// Ranks that share microbatches have the same number of them and therefore call this in the same step. Replicas are
-// compared only in the first step.
+// Compares the programs of a custom schedule between ranks, once for each number of microbatches. Ranks that share
+// microbatches have equal numbers of them, so all of them do this in the same step; replicas are compared in the first
+// step only.
 void MicrobatchRunner::check_order() {
   const auto num_microbatches = std::ssize(step_.pack);
   if (!checked_orders_.insert(num_microbatches).second) return;

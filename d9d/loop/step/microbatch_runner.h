@@ -38,12 +38,12 @@ class MicrobatchRunner {
   // gradients to `gradients`. Returns the number of its tokens.
   std::int64_t run(GradientManager& gradients);
 
-  // The number of microbatches of the pack that fetch() gets next, if that was read already; 0 otherwise.
+  // Returns the number of microbatches of the next pack if a thread has read it already, otherwise 0.
   [[nodiscard]] std::int64_t num_next() const;
-  // Called with num_next() of each rank.
+  // of_ranks: num_next() of each rank, in rank order.
   void tell_next(const std::vector<std::int64_t>& of_ranks) { equal_microbatches_.tell_next(of_ranks); }
 
-  // The position in the data after the packs that were fetched so far: PackStream::state().
+  // Returns PackStream::state(), the position in the data after the packs that were fetched so far.
   [[nodiscard]] nlohmann::json data_state() const;
   [[nodiscard]] nlohmann::json task_state() const;  // TrainTask::state()
   [[nodiscard]] GraphCounts graph_counts() const;

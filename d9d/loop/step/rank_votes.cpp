@@ -3,7 +3,7 @@
 namespace d9d {
 namespace {
 
-// Indices of the numbers; then next_microbatches of each rank follows.
+// Indices of the numbers. From kNumVotes on, next_microbatches of each rank follow.
 enum : std::size_t { kStops, kWorking, kFailed, kNumVotes };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// What the ranks of a job tell each other in each step besides gradients: whether the job stops, how its save goes on,
-// and how many microbatches each rank has in the next step. It travels with the sums of the step (RankReport::numbers),
-// so it needs no message of its own.
+// Values that the ranks of a job exchange in each step besides gradients: whether the job stops, the progress of its
+// save, and the number of microbatches of each rank in the next step. The all-reduce that sums the losses also sums
+// these values (RankReport::numbers), so they need no collective of their own.
 //
 // Example
 //   const StepTotals step = gradients.apply(optimizer, rate, {.numbers = to_numbers({.wants_to_stop = true}, ranks)});
@@ -16,21 +16,22 @@
 
 namespace d9d {
 
-// What one rank says.
+// The values of one rank.
 struct RankVotes {
   bool wants_to_stop = false;
   SaveProgress save = {};
   std::int64_t next_microbatches = 0;  // 0: not known yet
 };
 
-// What all ranks say, the same on all of them.
+// The values of all ranks together, the same on each rank.
 struct JobVotes {
   bool stops = false;  // at least one rank wants to stop
   SaveProgress save = {};
   std::vector<std::int64_t> next_microbatches = {};  // of each rank; empty in a job of one rank
 };
 
-// Local. The votes of this rank of `ranks`, all of the job, as numbers. read_votes() takes their sums over ranks.
+// Local. to_numbers() encodes the votes of this rank as numbers, read_votes() decodes the sums of these numbers over
+// ranks. ranks: all ranks of the job.
 [[nodiscard]] std::vector<double> to_numbers(const RankVotes& votes, const DeviceMesh& ranks);
 [[nodiscard]] JobVotes read_votes(std::span<const double> sums);
 

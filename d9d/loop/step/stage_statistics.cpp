@@ -10,7 +10,8 @@
 
 namespace d9d {
 
-// Compares `own` with the names and sizes of the first call, by which all ranks read the gathered values.
+// Throws StateError unless `own` has the names and sizes of the first call, with which all ranks decode the gathered
+// values.
 void StageStatistics::check_same(const std::map<std::string, at::Tensor>& own) const {
   constexpr const char* kRule =
       "[loop::statistics] expected the same statistics of a pipeline's stages in each step that is logged, ";

@@ -23,8 +23,8 @@ class StageStatistics {
 
   // Collective over the stages. own: statistics of this rank's stages by name. Throws a StateError that names the
   // statistic unless every call has the same names and sizes. With several ranks, the result is fp64 and the same on
-  // all of them; if several ranks have one name, it has the value of the first. Only the first call waits for the
-  // device.
+  // all ranks; if several ranks have a statistic of one name, the first rank's is returned. Only the first call waits
+  // for the device.
   [[nodiscard]] std::map<std::string, at::Tensor> gather(const std::map<std::string, at::Tensor>& own);
 
  private:

@@ -1,5 +1,5 @@
-// Microbatches as device graphs: the computations of each kind of run are executed eagerly in its first few steps, are
-// then captured, one graph each, and are replayed from then on.
+// Trains microbatches with CUDA graphs: the forwards and backwards of each kind of run are executed eagerly in its
+// first few steps, are then captured, one graph each, and are replayed from then on.
 //
 //   model in several stages   a run has all microbatches of a step, which are in flight together
 //   model in one stage        a run has one microbatch: its backward ends before the next forward begins, so that kinds
@@ -31,7 +31,7 @@
 namespace d9d {
 
 struct GraphCounts {
-  std::int64_t graphs = 0;   // computations captured: a forward, a backward or a part of one
+  std::int64_t graphs = 0;   // captured forwards and backwards, or parts of backwards
   std::int64_t replays = 0;  // microbatches, including the replay right after each capture
   std::int64_t eager = 0;    // microbatches that ran without graphs
 };
@@ -42,11 +42,11 @@ struct StepGraph {
   [[nodiscard]] bool is_captured() const { return program && program->is_recorded(); }
 
   std::optional<ProgramGraphs> program = {};
-  std::vector<std::vector<at::Tensor>> inputs = {};  // leaves of each microbatch
+  std::vector<std::vector<at::Tensor>> inputs = {};  // leaves of each microbatch, which the graphs read
   // Filled on the last stage, one entry per microbatch, in memory that a replay writes.
-  std::vector<std::unique_ptr<AnyMicrobatch>> after = {};  // as compute_loss left it
+  std::vector<std::unique_ptr<AnyMicrobatch>> after = {};  // microbatches with the state that compute_loss left
   std::vector<WeightedLoss> losses = {};
-  std::vector<std::vector<bool>> received = {};  // of each stage of the rank, GradientManager::received() after the run
+  std::vector<std::vector<bool>> received = {};  // GradientManager::received() of each stage after the run
 };
 
 class StepGraphs {
@@ -59,10 +59,10 @@ class StepGraphs {
   // stage of the rank, which decides whether gradients are overwritten or added to. Returns the graph of the run's
   // kind, with these inputs copied into its memory; if it is not captured yet, the coming run captures it. Null: the
   // run is eager. The type of the microbatches must have keys (Microbatch<Types>::kHasKey).
-  // The run must end before a later run of a kind with a graph begins.
+  // The run must end before a later run with a graph begins.
   [[nodiscard]] StepGraph* begin(std::span<const std::unique_ptr<AnyMicrobatch>> run,
                                  const std::vector<std::vector<bool>>& received);
-  // Kinds that first occurred in the same step are captured in the same step.
+  // Called after the last run of a step. Kinds that first occurred in the same step are captured in the same step.
   void end_step() { kinds_.end_step(); }
 
   [[nodiscard]] GraphCounts counts() const;

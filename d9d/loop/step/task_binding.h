@@ -40,7 +40,8 @@ class TaskBinding {
   [[nodiscard]] std::optional<MicrobatchPack> next_pack();
   // The pack that next_pack() will return; null at the end of the data.
   [[nodiscard]] const MicrobatchPack* peek_pack();
-  // The number of microbatches of the pack that follows the one of next_pack(), if it was read already. Does not wait.
+  // The number of microbatches of the pack after the one that was taken last, if a thread has read it already. Does not
+  // wait.
   [[nodiscard]] virtual std::optional<std::size_t> num_next() const = 0;
 
  private:
@@ -74,7 +75,7 @@ template <class Types>
 template <class Types>
 class TypedTask final : public TaskBinding {
  public:
-  // All are borrowed.
+  // All arguments are borrowed.
   TypedTask(TrainTask<Types>& task, ModelProvider<Types>& model, DataProvider<BatchOf<Types>>& data)
       : task_(task), model_(model), data_(data) {}
 

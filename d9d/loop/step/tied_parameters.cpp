@@ -15,7 +15,7 @@
 namespace d9d {
 namespace {
 
-using Named = std::map<std::string, std::vector<ParameterPtr>>;  // by name, one entry per local stage that has it
+using Named = std::map<std::string, std::vector<ParameterPtr>>;  // by name, from each local stage that has it
 
 Named named(const std::vector<std::shared_ptr<Module>>& stages) {
   Named all;
@@ -115,7 +115,8 @@ TiedParameters::TiedParameters(const DistContext& context, const std::vector<std
   if (tied.empty()) return;
   check_same(own, tied, pipeline);
   const auto own_rank = static_cast<std::size_t>(pipeline.index());
-  std::map<std::vector<std::size_t>, std::vector<ParameterPtr>> by_holders;  // all ranks go through them in one order
+  // By the pipeline ranks that share them. Sorted, so that all ranks create communicators in one order.
+  std::map<std::vector<std::size_t>, std::vector<ParameterPtr>> by_holders;
   for (const auto& [name, holders] : tied) {
     names_.push_back(name);
     const auto found = own.find(name);

@@ -36,8 +36,8 @@ class TiedParameters {
   // or end_step().
   void begin_step() const;
   void end_step() const { copies_->are_in_step = false; }
-  // Collective over the ranks that have the parameters. Sums stored().grad() over all stages that have a parameter; the
-  // .grad() of copies on one rank stays as it is.
+  // Collective over the ranks that have the parameters. Sums stored().grad() of each parameter over all stages that
+  // have it. On a rank with several of these stages only the first gets the sum; .grad() of the copies does not change.
   void sum_gradients() const;
 
   // The names of all tied parameters of the pipeline, in alphabetical order.

@@ -13,13 +13,14 @@
 
 namespace d9d {
 
-// Whether microbatches run one by one, each by the graphs of its own kind: with graphs, those of a model in one stage.
+// Whether the executor runs each microbatch by itself, with the graphs of its own kind: if there are graphs and the
+// model is one stage.
 [[nodiscard]] inline bool runs_one_by_one(const StagePlacement& placement, bool has_graphs) {
   return has_graphs && placement.num_stages() == 1;
 }
 
-// Collective over the ranks of a pipeline. stages: those of the executor, which use `step`. graphs: null if everything
-// is eager.
+// Collective over the ranks of a pipeline. stages: the executor's stages on this rank, which use `step`. graphs: null
+// if everything runs eagerly.
 void train_pack(PipelineExecutor& executor, const std::vector<PipelineStage*>& stages, StepMicrobatches& step,
                 StepGraphs* graphs);
 

@@ -32,25 +32,26 @@ struct TrainingJob {
   const std::vector<std::shared_ptr<AnyModelStage>> model_stages;  // the stages of this rank, in increasing order
   const std::vector<std::shared_ptr<Module>> stages;               // the modules of model_stages
   const PipelineSchedule pipeline_schedule;                        // as configured, or a custom schedule
-  const bool has_custom_schedule = false;                          // whether pipeline_schedule is a custom one
-  const StagePlacement placement;                                  // of the stages of all ranks
-  const RandomClockPtr clock;                                      // of the module's random layers
+  const bool has_custom_schedule = false;
+  const StagePlacement placement;  // placement of the stages of all ranks
+  const RandomClockPtr clock;      // random clock of the module's layers
   const MetricMap metrics;
   // For a task with several losses: the mean of each loss since the last reset(), as "loss/<name>". All ranks have the
   // same names once the inputs of the first microbatches are built.
   const std::shared_ptr<MetricMap> loss_means = std::make_shared<MetricMap>();
-  const FreezeGuard freeze_guard;  // of the parameters that the optimiser was built on
+  const FreezeGuard freeze_guard;  // guards the parameters that the optimiser was built on
   Optimizer optimizer;
   LearningRateScheduler lr_scheduler;
   // The given trainer.pipelining.schedule if it was auto, otherwise null. `config` contains the schedule that was
   // chosen.
   nlohmann::ordered_json auto_schedule = nullptr;
-  // The configuration of trainer, optimiser and schedule as the user gave it. A job that continues is compared with it.
+  // The configuration of trainer, optimiser and learning-rate schedule as the user gave it, for the comparison with a
+  // resumed job (warn_of_other_settings).
   nlohmann::ordered_json written = nullptr;
-  nlohmann::json hparams;                          // of task and model, for the tracker
-  nlohmann::ordered_json tracker_state = nullptr;  // of the run that this one continues
-  UpdateCount updates;                             // of all runs of the job
-  const std::shared_ptr<const Tracker> tracker;    // the program's own, in addition to the configured one; null: none
+  nlohmann::json hparams;                          // settings of task and model, for the tracker
+  nlohmann::ordered_json tracker_state = nullptr;  // of the tracker's run that this run continues
+  UpdateCount updates;                             // over all runs of the job
+  const std::shared_ptr<const Tracker> tracker;    // a custom one, beside the configured one; null: none
 };
 
 }  // namespace d9d

@@ -12,7 +12,8 @@
 namespace d9d {
 namespace {
 
-// While it lives, drawing random numbers from the clock throws: a replay would draw the same numbers again.
+// While it lives and `captures` is true, drawing random numbers from the clock throws, since every replay of the graph
+// would draw the same numbers.
 class Capturing {
  public:
   Capturing(RandomClock& clock, bool captures) : clock_(clock) { clock_.is_captured = captures; }
@@ -114,7 +115,7 @@ at::Tensor TrainingStage::loss(MicrobatchIndex microbatch, const std::vector<at:
   WeightedLoss detached{.loss = weighted.loss.detach(), .weight = weighted.weight.detach(), .losses = {}};
   for (const auto& [name, own] : weighted.losses) detached.losses.emplace(name, own.detach());
   loss_of(microbatch) = std::move(detached);
-  keep_for_current_stream(weighted.weight);  // may come from another stream; only the autograd graph keeps it
+  keep_for_current_stream(weighted.weight);  // may be of another stream and only in the autograd graph
   return weighted.loss.mul(weighted.weight.detach());
 }
 
@@ -161,8 +162,8 @@ void TrainingStage::after_backward(MicrobatchIndex microbatch, BackwardPart part
                 [&] { at(microbatch).update_metrics(job_.metrics); });
 }
 
-// Gives metrics a copy of the state: they may keep it, and the next replay overwrites the original. The inputs stay
-// those of the graph, which nothing reads any more.
+// Replaces the microbatch's state by a copy of the state that the graph wrote, since metrics may keep it and the next
+// replay overwrites the graph's own.
 void TrainingStage::take_state_after_replay(MicrobatchIndex microbatch) {
   std::unique_ptr<AnyMicrobatch>& after = step_.graph->after[static_cast<std::size_t>(microbatch.value)];
   AnyMicrobatch& own = at(microbatch);

@@ -35,16 +35,16 @@ struct StageJob {
 };
 [[nodiscard]] StageJob stage_job_of(const TrainingJob& job);
 
-// The microbatches of a step, and which of them the executor runs: all, or one after the other (step_graphs.h).
+// The microbatches of a step, and those of the executor's current run: all of them, or a single one (step_graphs.h).
 struct StepMicrobatches {
   MicrobatchPack pack = {};
-  std::size_t first = 0;                  // index in `pack` of the run's first microbatch
-  bool is_last_run = true;                // of the step
+  std::size_t first = 0;                  // index in `pack` of the first microbatch of the run
+  bool is_last_run = true;                // whether no further run of the step follows
   GradientManager* gradients = nullptr;   // borrowed
   FirstStep* first_step = nullptr;        // borrowed; null after the first step
-  bool keeps_inputs = false;              // until the end of the step: two streams use them (PipelineStage::forward)
+  bool keeps_inputs = false;              // whether inputs live until the run ends (PipelineStage::forward)
   StepGraph* graph = nullptr;             // borrowed; null unless the run's computations are captured or replayed
-  std::vector<WeightedLoss> losses = {};  // of each microbatch on the last stage, detached; set by forward
+  std::vector<WeightedLoss> losses = {};  // loss of each microbatch, detached; the last stage's forward sets it
 };
 
 struct TrainingStagePlace {
@@ -83,7 +83,7 @@ void update_loss_means(const MetricMap& loss_means, const WeightedLoss& loss, co
 
 class TrainingStage : public PipelineStage {
  public:
-  // All are borrowed.
+  // All arguments are borrowed.
   TrainingStage(const StageJob& job, const AnyModelStage& stage, TrainingStagePlace place, StepMicrobatches& step)
       : job_(job), stage_(stage), place_(place), step_(step) {}
 
@@ -102,7 +102,7 @@ class TrainingStage : public PipelineStage {
   virtual void add_loss(const AnyMicrobatch& microbatch, WeightedLoss& loss);
 
  private:
-  // Microbatches of a run are counted from 0, those of a step from that of the first run.
+  // Converts the index of a microbatch in the run to its index in the step.
   [[nodiscard]] std::size_t index_in_step(MicrobatchIndex microbatch) const {
     return step_.first + static_cast<std::size_t>(microbatch.value);
   }

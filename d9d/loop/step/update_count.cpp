@@ -17,7 +17,7 @@ void UpdateCount::add(const StepTotals& step, double learning_rate, std::int64_t
 
 void UpdateCount::check(std::int64_t total_steps, const Logger* log) const {
   D9D_CHECK(num_updates_ > 0, StateError, "[loop::training] expected a step that changes the model, got none in ",
-            total_steps, " steps: ", reason_.empty() ? "they were done before this start" : reason_,
+            total_steps, " steps: ", reason_.empty() ? "all were done before this run" : reason_,
             ". Nothing is exported. Correct the data, or the weights that the job begins with, and "
             "begin in another ",
             "trainer.checkpointing.save_dir.");

@@ -25,7 +25,7 @@ class UpdateCount {
   void check(std::int64_t total_steps, const Logger* log) const;
 
   [[nodiscard]] std::int64_t num_updates() const { return num_updates_; }
-  // Sets the count to that of the runs before this one.
+  // Sets the count to the number of updates in the runs before this one.
   void load(std::int64_t num_updates) { num_updates_ = num_updates; }
 
  private:

@@ -21,7 +21,7 @@ void check_loss(const at::Tensor& loss, const std::string& name = "a loss") {
   D9D_CHECK(at::isFloatingType(loss.scalar_type()), StateError, kReturns, name, " of a floating dtype, got ",
             at::toString(loss.scalar_type()), ".");
   D9D_CHECK(loss.requires_grad(), StateError, kReturns, name,
-            " with a graph, got one that no trained parameter leads to. Compute it from the model's output "
+            " with a graph, got one that depends on no trained parameter. Compute it from the model's output "
             "without detach(), item() or NoGradGuard, and leave a parameter trainable.");
 }
 

@@ -25,7 +25,7 @@ void EventBus::run(std::string_view id, std::type_index context, const void* val
   if (entry == handlers_.end()) return;
   check_context(id, entry->second.context, context);
   const std::deque<AnyHandler>& handlers = entry->second.in_order;
-  for (std::size_t i = 0; i < handlers.size(); ++i) {  // the size grows while handlers subscribe
+  for (std::size_t i = 0; i < handlers.size(); ++i) {  // a handler may subscribe another, which runs too
     try {
       handlers[i](value);
     } catch (const std::exception& error) {

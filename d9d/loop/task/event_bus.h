@@ -34,8 +34,8 @@ concept EventHandler = std::copy_constructible<Handler> && std::invocable<Handle
 // Local: each rank has its own bus, used only from the thread that runs the job.
 class EventBus {
  public:
-  // `handler`: callable with const Context&. A handler of another event's context does not compile. Throws
-  // InternalError if the id is known with another context.
+  // `handler`: callable with const Context&; any other does not compile. Throws InternalError if an event with the same
+  // id has another Context.
   template <class Context, class Handler>
   void subscribe(const Event<Context>& event, Handler handler) {
     static_assert(std::copy_constructible<Handler>,

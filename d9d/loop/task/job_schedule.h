@@ -48,13 +48,13 @@ class JobSchedule {
   // Steps count from 1: a period of 5 acts at the 5th, 10th, ... step.
   [[nodiscard]] bool should_do_action(const StepActionPeriod& period, const StepActionRules& rules = {}) const;
 
-  // The same schedule for work that a CUDA graph captures: asking it for the current step throws.
+  // Returns a copy whose current_step() throws ConfigError, for code that a CUDA graph captures.
   [[nodiscard]] JobSchedule without_step() const;
 
   // {"current_step": n}. The total is left out, because a resumed job may have another one.
   [[nodiscard]] nlohmann::ordered_json state() const;
-  // Throws StateError if `state` does not have the form that state() returns, ConfigError if it is beyond the last
-  // step.
+  // Throws StateError if `state` does not have the form that state() returns, ConfigError if its step is greater than
+  // total_steps().
   void load_state(const nlohmann::ordered_json& state);
 
  private:

@@ -7,8 +7,8 @@ namespace d9d::detail {
 void refuse_other_end() {
   throw StateError(
       "[loop::model_stage] expected forward to return Types::Output on the last stage of a pipeline and "
-      "Types::Transfer "
-      "on every other, got the other one. Build each stage from the PipelineStageInfo that initialize_model_stage() "
+      "Types::Transfer on every other stage, got the other type. Build each stage from the PipelineStageInfo that "
+      "initialize_model_stage() "
       "gets: is_last() says which it returns, layers_of_stage() which layers it has.");
 }
 

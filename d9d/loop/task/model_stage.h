@@ -8,7 +8,8 @@
 //
 //   Transfer stage_transfer(const Input& input, StageBoundary boundary) const;   // on the meta device, from shapes
 //
-// It may declare how its layers are distributed over stages, so that a job can say which virtual layers balance them:
+// It may declare how its layers are distributed over stages, so that schedule = auto can propose virtual layers that
+// balance the stages:
 //
 //   std::optional<LayerDistribution> layer_distribution() const;
 #pragma once
@@ -31,22 +32,23 @@ namespace d9d {
 template <class Types>
 using ModelForward = std::function<OutputOf<Types>(const InputOf<Types>&, const SharedOf<Types>&)>;
 
-// The functions of one of several stages. Arrived is the input of the model on the first stage (alternative 0), and a
-// transfer on the others (alternative 1).
+// The functions of a stage of a model in several stages. `Arrived` is the input of the stage: the model's input on the
+// first stage (alternative 0), the output of the previous stage on the others (alternative 1). Stages but the last call
+// `forward`, the last calls `last_forward`.
 template <class Types>
 struct ModelPart {
   using Arrived = std::variant<InputOf<Types>, TransferOf<Types>>;
-  std::function<TransferOf<Types>(const Arrived&, const SharedOf<Types>&)> forward;     // of all but the last
-  std::function<OutputOf<Types>(const Arrived&, const SharedOf<Types>&)> last_forward;  // of the last
+  std::function<TransferOf<Types>(const Arrived&, const SharedOf<Types>&)> forward;
+  std::function<OutputOf<Types>(const Arrived&, const SharedOf<Types>&)> last_forward;
   std::function<TransferOf<Types>(const InputOf<Types>&, StageBoundary)> transfer;
 };
 
 template <class Types>
 struct ModelStage {
   std::shared_ptr<Module> module;
-  ModelForward<Types> forward;                   // of a model in one piece
+  ModelForward<Types> forward;                   // used if the model is one stage
   ModelPart<Types> part = {};                    // null functions: the model cannot be split
-  std::optional<LayerDistribution> layers = {};  // of the whole model
+  std::optional<LayerDistribution> layers = {};  // of the whole model; none if the model declares none
 };
 
 namespace detail {
@@ -58,7 +60,7 @@ inline constexpr bool kIsOrHolds<T, std::variant<Alternatives...>> = (std::is_sa
 // Throws StateError: a stage returned an Output in place of a Transfer, or the reverse.
 [[noreturn]] void refuse_other_end();
 
-// Returns the T that `result` is or holds.
+// Returns `result` as a T, or the T in it if it is a variant.
 template <class T, class Result>
 [[nodiscard]] T taken_as(Result&& result) {
   if constexpr (std::is_convertible_v<Result, T>) {

@@ -1,5 +1,5 @@
-// The parts of a training job that its author provides: model, data, optimiser, learning rate. The builder of each is
-// called once. Those of a model are also called for stages that trainer.pipelining.schedule = auto measures and drops.
+// The parts of a training job that its author provides: model, data, optimiser, learning rate. Each builder is called
+// once; those of a model are also called for stages that trainer.pipelining.schedule = auto measures and drops.
 #pragma once
 
 #include <map>
@@ -23,9 +23,9 @@
 
 namespace d9d {
 
-// How a trained model leaves the job, as a folder in the layout of the Hugging Face hub.
+// How a trained model is exported: to a folder in the layout of the Hugging Face hub.
 struct ModelExport {
-  StateMapper mapper;                             // of the model's tensors
+  StateMapper mapper;                             // from the model's tensors to the exported ones
   std::map<std::string, std::string> files = {};  // text files beside the weights, by name: config.json, ...
 };
 
@@ -37,9 +37,9 @@ class AnyModelProvider {
   // Declares the layout of parameters, before storage exists. By default replicate_over_data().
   virtual void parallelize_model_stage(const DistContext& context, const PipelineStageInfo& stage, Module& module);
   // Returns the mapper from the tensors of the folder trainer.model_stage_factory.source_checkpoint to the parameters
-  // of the stage. Nothing else is loaded. By default, parameters are loaded by their names (own_names). A model family
-  // that reads the names of Hugging Face checks has_own_names() first. Not called for a checkpoint of a job, which has
-  // the stage's own names and values.
+  // of the stage; only the mapper's outputs are loaded. By default, parameters are loaded by their names (own_names). A
+  // model family that reads the names of Hugging Face checks has_own_names() first. Not called for a checkpoint of a
+  // job, which has the stage's own names and values.
   [[nodiscard]] virtual StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& module);
   // Returns what Trainer::export_to writes. In a pipeline, all ranks return the mapper of the whole model. By default:
   // all tensors of `module`, which has the stages of this rank, by their names, and no other file.
@@ -52,8 +52,8 @@ class AnyModelProvider {
 template <class Types>
 class ModelProvider : public AnyModelProvider {
  public:
-  // Builds the stage on the meta device, in the dtype that it trains in. Called for each stage of the rank, directly
-  // before that one's parallelize_model_stage.
+  // Builds the stage on the meta device, in the dtype that it computes in. Called for each stage of the rank, directly
+  // before parallelize_model_stage() of the same stage.
   [[nodiscard]] virtual ModelStage<Types> initialize_model_stage(const DistContext& context,
                                                                  const PipelineStageInfo& stage) = 0;
 };
@@ -62,7 +62,7 @@ template <class Batch>
 class DataProvider {
  public:
   virtual ~DataProvider() = default;
-  // total_steps: the job's number of steps, if one was set. The provider divides samples over data-parallel ranks.
+  // total_steps: trainer.schedule.total_steps, if it is set. The provider divides samples over data-parallel ranks.
   [[nodiscard]] virtual std::unique_ptr<PackStream<Batch>> build_pack_stream(
       const DistContext& context, std::optional<std::int64_t> total_steps) = 0;
 };
@@ -72,7 +72,8 @@ class OptimizerProvider {
   virtual ~OptimizerProvider() = default;
   // `trainable`: the tensors that this rank keeps and updates.
   [[nodiscard]] virtual Optimizer build_optimizer(const DistContext& context, const TrainableParameters& trainable) = 0;
-  // The settings as the user wrote them: a job that continues warns of changes. By default null: nothing is compared.
+  // Returns the settings as the user wrote them; a resumed job warns of those that changed. By default null, which is
+  // not compared.
   [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nullptr; }
 };
 
@@ -80,7 +81,7 @@ class LearningRateSchedulerProvider {
  public:
   virtual ~LearningRateSchedulerProvider() = default;
   [[nodiscard]] virtual LearningRateScheduler build_scheduler(const DistContext& context, std::int64_t total_steps) = 0;
-  [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nullptr; }  // as in OptimizerProvider
+  [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nullptr; }  // see OptimizerProvider
 };
 
 }  // namespace d9d

@@ -31,7 +31,8 @@
 
 namespace d9d {
 
-// The weight of each loss by its name: a scalar >= 0, the number or the sum of weights that the loss is a mean over.
+// The weight of each loss, by name: a scalar >= 0, the number of elements that the loss is a mean over, or the sum of
+// their weights.
 using LossWeights = std::map<std::string, at::Tensor>;
 
 template <class Types>
@@ -39,8 +40,8 @@ struct ForwardInputs {
   InputOf<Types> input;
   SharedOf<Types> shared;
   StateOf<Types> state;
-  std::int64_t num_tokens = 0;    // the unit of throughput, which is logged and shown as tokens a second
-  LossWeights loss_weights = {};  // of a task with several losses, which must be known before the step's first forward
+  std::int64_t num_tokens = 0;    // for the log, and for tokens per second
+  LossWeights loss_weights = {};  // for a task with several losses; needed before a step's first forward
 };
 
 // A weight, given as a tensor or as a number.
@@ -56,13 +57,14 @@ class LossWeight : public at::Tensor {
 struct LossResult {
   at::Tensor loss = {};                                  // scalar
   std::optional<LossWeight> loss_weight = std::nullopt;  // scalar >= 0, none: 1
-  // Several losses, each a mean over something else, in place of the two above: scalars with the names of
+  // For several losses with weights of their own, set instead of loss and loss_weight: scalars with the names of
   // ForwardInputs::loss_weights.
   std::map<std::string, at::Tensor> losses = {};
 };
-// The step's loss is sum(loss_i * weight_i) / sum(weight_i) over its microbatches; its gradient is averaged likewise.
-// Several losses are each averaged in this way with their own weights, and the step's loss is the sum of these means; a
-// loss whose total weight is zero counts as 0. A step in which all total weights are zero changes nothing.
+// The step's loss is sum(loss_i * weight_i) / sum(weight_i) over its microbatches; its gradient is the same mean of the
+// losses' gradients. Several losses are each averaged in this way with their own weights, and the step's loss is the
+// sum of these means; a loss whose total weight is zero counts as 0. A step in which all total weights are zero changes
+// nothing.
 
 // The part of a task that does not depend on its types.
 class AnyTask {
@@ -73,8 +75,8 @@ class AnyTask {
 
   // The state of this rank's task that a resumed job needs; null: none. Called between steps.
   [[nodiscard]] virtual nlohmann::json state() const;
-  // Called before the first step of a job that continues, unless all states are null. of_ranks: what state() returned
-  // on each data-parallel rank, in the order of these ranks, whose number may have changed.
+  // Called before the first step of a resumed job, unless all states are null. of_ranks: what state() returned on each
+  // data-parallel rank of the job that saved, in rank order; this job may have another number of such ranks.
   virtual void load_state(const std::vector<nlohmann::json>& of_ranks);
 
   // Called once, before anything is built and before the model provider's register_events. Subscribes to the events
@@ -103,15 +105,15 @@ class TrainTask : public AnyTask {
                 "Types::State, and each struct in it, must list its members in `static constexpr auto fields()` "
                 "(d9d/base/record.h), so that tensors in it are found and detached");
 
-  // Where trainer.pipelining.schedule is auto, the three functions below are called more often for the first
-  // microbatch, with which stages are measured.
+  // With trainer.pipelining.schedule = auto, the job also calls the three functions below while it measures stages on
+  // the first microbatch.
 
   // Called once a microbatch on every rank, with the batch's tensors on the model's device.
   [[nodiscard]] virtual ForwardInputs<Types> build_forward_inputs(const Batch& batch) = 0;
   // Called once a microbatch, on ranks with the last stage. May write into the state what update_metrics reads.
   [[nodiscard]] virtual LossResult compute_loss(const Output& output, State& state, const JobSchedule& schedule) = 0;
 
-  // Called once a microbatch, after its backward, on ranks with the last stage. `metrics`: those of create_metrics.
+  // Called once a microbatch, after its backward, on ranks with the last stage. `metrics`: those of create_metrics().
   virtual void update_metrics(const State& /*state*/, const MetricMap& /*metrics*/) {}
 };
 

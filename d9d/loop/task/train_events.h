@@ -1,4 +1,4 @@
-// The events of a training job, in their order. docs/training.md has the table.
+// The events of a training job, in the order in which they are triggered. docs/training.md has a table of them.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +34,12 @@ struct LRSchedulerReady {
   LearningRateScheduler& lr_scheduler;
 };
 struct TrainReady {
-  TrackerRun& run;  // only that of the main process is written: gather values of other ranks there first
+  TrackerRun& run;  // writes on the main process only: gather values of other ranks there
 };
 struct TrainStep {
-  const JobSchedule& schedule;  // current_step() is the running step
+  const JobSchedule& schedule;  // current_step() is the index of the running step
 };
-// Values over all ranks, the same on each, unless noted.
+// Values are over all ranks and the same on each rank, unless a comment says otherwise.
 struct FinishedStep : TrainStep {
   double loss = 0.0;
   double gradient_norm = 0.0;  // before clipping
@@ -50,14 +50,14 @@ struct FinishedStep : TrainStep {
 };
 struct TrainFinished {};
 
-// Handlers are registered; nothing is built yet.
+// Triggered when all handlers are registered and nothing is built yet.
 inline constexpr Event<ConfigurationStarted> kTrainConfigStarted{"train.configuration.start"};
-// Batch: the task's batch type, as in kTrainDataStreamReady<TokenBatch>.
+// Triggered when the data stream is built. Batch: the task's batch type, as in kTrainDataStreamReady<TokenBatch>.
 template <class Batch>
 inline constexpr Event<DataStreamReady<Batch>> kTrainDataStreamReady{"train.configuration.data_stream"};
-// The stages have storage and values, including those of the source checkpoint.
+// Triggered when the stages have storage and their values, which may come from a checkpoint.
 inline constexpr Event<ModelStagesReady> kTrainModelStagesReady{"train.configuration.model_stages"};
-// Both are triggered after optimiser and schedule exist.
+// The next two are triggered when both the optimiser and the learning-rate scheduler exist.
 inline constexpr Event<OptimizerReady> kTrainOptimizerReady{"train.configuration.optimizer"};
 inline constexpr Event<LRSchedulerReady> kTrainLRSchedulerReady{"train.configuration.lr_scheduler"};
 
@@ -65,13 +65,14 @@ inline constexpr Event<LRSchedulerReady> kTrainLRSchedulerReady{"train.configura
 inline constexpr Event<TrainReady> kTrainReady{"train.ready"};
 // Triggered before the step's data is fetched.
 inline constexpr Event<TrainStep> kTrainStepPre{"train.step.pre"};
-// Around forward and backward of all microbatches.
+// Triggered before and after the forwards and backwards of all microbatches.
 inline constexpr Event<TrainStep> kTrainForwardBackwardPre{"train.forward_backward.pre"};
 inline constexpr Event<TrainStep> kTrainForwardBackwardPost{"train.forward_backward.post"};
-// Around the optimiser's step alone: gradients are already divided and clipped. Not triggered in a skipped step.
+// Triggered before and after the optimiser's step, whose gradients are already divided and clipped. Not triggered in a
+// skipped step.
 inline constexpr Event<TrainStep> kTrainOptimizerStepPre{"train.optimizer_step.pre"};
 inline constexpr Event<TrainStep> kTrainOptimizerStepPost{"train.optimizer_step.post"};
-// Values are logged and gradients cleared; current_step() is still this step.
+// Triggered after the step's values are logged and its gradients cleared; current_step() is still this step.
 inline constexpr Event<FinishedStep> kTrainStepPost{"train.step.post"};
 // Triggered after the task's finalize, also when the job was interrupted.
 inline constexpr Event<TrainFinished> kTrainFinished{"train.finished"};

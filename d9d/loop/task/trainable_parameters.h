@@ -15,11 +15,11 @@ namespace d9d {
 
 struct TrainableParameters {
   std::vector<NamedParameter> parameters;  // in the order of registration
-  std::uint64_t base_seed = 0;             // of the job, for optimisers that draw numbers
+  std::uint64_t base_seed = 0;             // seed of the job, for optimisers that draw random numbers
 };
 
-// The parameters of a module that require gradients, each as the tensor that this rank keeps: its .grad() is the
-// gradient to apply. The module has storage, layouts and a random clock. Local.
+// Returns the parameters of a module that require gradients, each as the tensor that this rank keeps; its .grad() is
+// the gradient to apply. The module must have storage, layouts and a random clock. Local.
 [[nodiscard]] TrainableParameters trainable_parameters(const Module& module);
 
 }  // namespace d9d

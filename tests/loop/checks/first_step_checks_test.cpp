@@ -103,7 +103,7 @@ TEST(FirstPacks, Are_the_same_on_ranks_that_compute_a_microbatch_together) {
   for (const DeviceMeshParameters& mesh :
        {DeviceMeshParameters{.tensor_parallel = 2}, DeviceMeshParameters{.context_parallel_shard = 2}}) {
     EXPECT_EQ(complaint(mesh, {{7}, {7}}), "");
-    EXPECT_THAT(complaint(mesh, {{7}, {8}}), HasSubstr("others on two of data-parallel rank 0"));
+    EXPECT_THAT(complaint(mesh, {{7}, {8}}), HasSubstr("others on two ranks of data-parallel rank 0"));
   }
 }
 

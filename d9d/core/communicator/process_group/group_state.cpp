@@ -61,7 +61,7 @@ void GroupState::interrupt() {
   try {
     process_group_.interrupt();
   } catch (
-      const c10::Error&) {  // NCCL does not end in its time, as beside a stopped rank; operations throw as recorded
+      const c10::Error&) {  // NCCL did not end in time, as with a stopped rank; operations throw the recorded failure
   }
   const std::lock_guard lock(mutex_);
   for (const auto& message : messages_) {
@@ -77,7 +77,7 @@ bool GroupState::wait(c10d::Work& work, std::chrono::milliseconds patience,
     const bool has_failed = failure().has_value();
     try {
       return work.wait(has_failed ? kEndDelay : was_long ? kLookPeriod : std::min(kLookPeriod, patience));
-    } catch (const c10::Error&) {  // of the operation, or of this wait alone
+    } catch (const c10::Error&) {  // the operation failed, or only this wait timed out
       if (work.isCompleted()) return work.wait();
     }
     if (!was_long && std::chrono::steady_clock::now() - begin >= patience) {

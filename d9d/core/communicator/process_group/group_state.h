@@ -53,18 +53,19 @@ class GroupState {
 
   // Records the failure, unless one is recorded already; then makes pending operations fail.
   void fail(const GroupFailure& failure);
-  // The two halves. interrupt() may wait for the device.
+  // The two halves of fail(): record() stores the failure, interrupt() makes pending operations fail and may wait for
+  // the device.
   [[nodiscard]] bool record(const GroupFailure& failure);  // false: one was recorded already
   void interrupt();
   [[nodiscard]] std::optional<GroupFailure> failure(std::chrono::milliseconds patience = {}) const;
 
-  // Waits for a collective of CPU tensors. Also ends, with std::runtime_error, soon after a failure of the group: when
-  // a connection closes just as the peer asks for a send, Gloo forgets that send, and only its timeout would end it.
-  // `after_long_wait` is called once if it lasts longer than `patience`.
+  // Waits for a collective of CPU tensors. Throws std::runtime_error soon after a failure of the group, even if the
+  // operation does not end: if a connection closes just as the peer asks for a send, Gloo forgets that send, and only
+  // its timeout would end it. Calls `after_long_wait` once if the wait lasts longer than `patience`.
   [[nodiscard]] bool wait(
       c10d::Work& work, std::chrono::milliseconds patience = std::chrono::hours(10'000),
       const std::function<void()>& after_long_wait = [] {});
-  // For the work of a message: a failure of the group aborts it, so that its wait() returns false.
+  // Registers the work of a message. A failure of the group aborts the work, so that its wait() returns false.
   void abort_on_failure(const c10::intrusive_ptr<c10d::Work>& work);
 
  private:
@@ -75,8 +76,8 @@ class GroupState {
   mutable std::condition_variable failed_;
   Position position_;
   std::optional<GroupFailure> failure_;
-  std::vector<c10::weak_intrusive_ptr<c10d::Work>> messages_;  // whose wait() a failure ends
-  bool never_ends_ = false;                                    // an operation of the backend
+  std::vector<c10::weak_intrusive_ptr<c10d::Work>> messages_;  // aborted by a failure
+  bool never_ends_ = false;                                    // an operation of the backend does not end
 };
 
 }  // namespace d9d

@@ -9,7 +9,7 @@
 
 namespace d9d {
 
-// Has its own connection to the store.
+// A rank's mailbox. It has its own connection to the store.
 class Mailbox {
  public:
   Mailbox(c10d::Store& store, std::int64_t rank);

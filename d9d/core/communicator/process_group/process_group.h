@@ -19,7 +19,7 @@ namespace d9d {
 // Arguments of a process group. The ranks meet through `store`, which belongs to this group alone.
 struct ProcessGroupOptions {
   std::string name;
-  std::vector<std::int64_t> ranks;  // of the job
+  std::vector<std::int64_t> ranks;  // ranks of the job
   std::int64_t index = 0;           // ranks[index] is this rank
   std::chrono::milliseconds timeout;
 };

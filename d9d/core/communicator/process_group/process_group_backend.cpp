@@ -71,12 +71,12 @@ void ProcessGroupBackend::check_job_alive(const std::string& who) const {
   throw CommunicationError(text);
 }
 
-// Operations of a rank that has left fail by themselves, since its connections close.
+// Operations that wait for a rank that has left fail by themselves, since its connections close.
 void ProcessGroupBackend::leave() {
   try {
     options_.store->set(left_key(rank()), std::string("left"));
     options_.store->set(kAnyLeft, std::string("left"));
-  } catch (const c10::Error&) {  // the store was gone first: nobody waits any more
+  } catch (const c10::Error&) {  // the store is gone already, so no rank waits any more
   }
 }
 

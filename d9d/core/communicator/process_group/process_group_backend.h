@@ -26,7 +26,7 @@ class ProcessGroupBackend final : public CommunicatorBackend {
  public:
   struct Options {
     std::shared_ptr<void> membership;       // released after everything that uses the store
-    c10::intrusive_ptr<c10d::Store> store;  // of the job
+    c10::intrusive_ptr<c10d::Store> store;  // shared by all ranks of the job
     std::int64_t rank = 0;
     std::int64_t world_size = 1;
     at::Device device = at::kCPU;
@@ -46,7 +46,7 @@ class ProcessGroupBackend final : public CommunicatorBackend {
   void leave() override;
 
  private:
-  // `who` is the beginning of their error messages.
+  // `who`: the beginning of the error messages of these functions.
   void check_job_alive(const std::string& who) const;
   void check_members_stay(const std::string& who, const StoreBarrier& barrier) const;
   void wait_for_members(const std::string& who, const std::string& key, const RankGroup& group,

@@ -48,8 +48,8 @@ std::string one_line(const std::exception& error) {
 
 std::string describe(const at::Tensor& tensor) { return cat(tensor.scalar_type(), " ", tensor.sizes()); }
 
-// The tensor as a process group gets it: its threads may be the last to hold a tensor, and must not free an autograd
-// graph with it.
+// Returns the tensor without its autograd graph, for a process group: a thread of the group may be the last owner of
+// the tensor, and must not free a graph.
 at::Tensor without_graph(const at::Tensor& tensor) { return tensor.variable_data(); }
 std::vector<at::Tensor> without_graph(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> result;

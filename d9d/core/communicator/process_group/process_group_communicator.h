@@ -1,8 +1,8 @@
 // A communicator over one of LibTorch's process groups.
 //
 // CPU tensors (Gloo): operations run on threads of the group; wait() returns when the results are ready. CUDA tensors
-// (NCCL): operations are queued on the stream that is current at the call; wait() makes the stream that is then current
-// wait for them; a failed operation is reported by a later one.
+// (NCCL): operations are queued on the stream that is current at the call; wait() makes the stream that is current at
+// that time wait for them; a later operation reports a failure.
 //
 // Gloo would end the process if messages differed in size. Therefore ranks first exchange a hash of the operation:
 // starting an operation waits until all ranks of the group have reached it. Messages of exchange() that differ never
@@ -52,7 +52,7 @@ class ProcessGroupCommunicator final : public Communicator {
  private:
   using C10dWork = c10::intrusive_ptr<c10d::Work>;
 
-  // The data with which an operation reports its failure.
+  // The data that an operation needs to report its failure.
   struct Call {
     std::shared_ptr<GroupState> state;
     std::shared_ptr<Watchdog> watch;

@@ -1,4 +1,4 @@
-// c10d records each operation that starts in one process-wide record (its flight recorder), partly without a lock.
+// A lock for c10d's flight recorder, the process-wide record of started operations, which c10d writes partly unlocked.
 #pragma once
 
 #include <mutex>

@@ -209,7 +209,7 @@ GroupFailure Watchdog::explain(GroupState& group, const FailedOperation& failed)
       }
     }
     reason = diagnose(group, failed);
-    // A rank that this group's ranks wait for may itself wait in another group.
+    // A rank for which this group's ranks wait may itself wait in another group, so all ranks are asked.
     if (is_timeout(failed.cause) && reason.find(kNoAnswer) == std::string::npos) reason += ranks_without_answer();
   } catch (const c10::Error&) {  // without a store the other ranks cannot be asked
     reason = cat("rank ", rank_, " ", failed.where, " of group '", group.group().name, "' failed: ", failed.cause);

@@ -6,7 +6,7 @@
 // * another rank gave up (abort): immediately, with its reason, which is sent before its connections close;
 // * a process died: immediately, by its closed connections; the ranks that do not answer within 1 s are named;
 // * a rank hangs or computes for ever: after the timeout; the ranks that have not reached the operation are named;
-// * a machine vanished: likewise after the timeout.
+// * a machine vanished: after the timeout; the ranks that have not reached the operation are named.
 // On CUDA the thread aborts operations that wait, and the failure is reported by the next operation.
 #pragma once
 
@@ -28,8 +28,8 @@ namespace d9d {
 
 struct FailedOperation {
   std::string where;                        // "at operation 3 barrier()"
-  std::string cause;                        // of the library, one line
-  std::chrono::milliseconds timeout;        // that applied to the operation
+  std::string cause;                        // the library's error, one line
+  std::chrono::milliseconds timeout;        // the timeout that applied to the operation
   std::optional<std::string> awaited = {};  // for messages: what is missing, and from which rank
 };
 
@@ -43,15 +43,15 @@ class Watchdog {
 
   void add(const std::shared_ptr<GroupState>& group);
   void abort_job(const std::string& reason);
-  void abort_job_after_wait(const std::string& reason);  // which also names the ranks that do not answer
+  void abort_job_after_wait(const std::string& reason);  // appends the ranks that do not answer to the reason
   void abort_group(GroupState& group, const std::string& reason);
   [[nodiscard]] std::optional<GroupFailure> job_failure() const;
   // The reason that this rank sent to others if it was the first to abort a group or the job; none if another rank has
   // aborted the job.
   [[nodiscard]] std::optional<std::string> own_reason() const;
 
-  // Called when an operation of the group failed: finds out the cause of the group's failure together with its other
-  // ranks. Takes up to 5 s.
+  // Called when an operation of the group failed. Returns the cause of the group's failure, which it determines
+  // together with the other ranks of the group. Takes up to 5 s.
   [[nodiscard]] GroupFailure explain(GroupState& group, const FailedOperation& failed);
   // Writes a line on stderr that names the ranks which have not begun the operation. Only one of the waiting ranks
   // writes it.

@@ -16,7 +16,7 @@ at::Tensor slice_of(const at::Tensor& flat, std::int64_t index, std::int64_t num
   return flat.narrow(0, begin, flat.numel() * (index + 1) / num_parts - begin);
 }
 
-// Reduces in the order of ranks, and half precision in fp32: the result depends neither on timing nor on which rank
+// Reduces in rank order, half precision in fp32, so that the result depends neither on timing nor on the rank that
 // computes it.
 at::Tensor reduce(const std::vector<at::Tensor>& parts, ReduceOp op) {
   const at::ScalarType dtype = parts.front().scalar_type();
@@ -154,7 +154,7 @@ Work ThreadCommunicator::exchange(const std::vector<PointToPoint>& messages) {
   for (const PointToPoint& message : messages) {
     (void)operation::message(*this, message);
     if (message.direction == PointToPoint::Direction::kSend) {
-      // A copy, since the sender does not wait for the receiver.
+      // Sends a copy, since the sender does not wait for the receiver.
       rendezvous_->send(rank(), message.peer, message.tensor.clone());
     }
   }

@@ -27,7 +27,7 @@ class ThreadJob {
   explicit ThreadJob(std::int64_t world_size) : world_size_(world_size) {}
 
   [[nodiscard]] std::int64_t world_size() const { return world_size_; }
-  // The rendezvous point of these ranks for this traffic and lane, which is the same object on each of them.
+  // Returns the rendezvous of the group's ranks for its traffic and lane; all of these ranks get the same object.
   [[nodiscard]] std::shared_ptr<ThreadRendezvous> rendezvous(const RankGroup& group);
   // Fails all meetings, present and future. Only the first reason is kept.
   void abort(const std::string& reason);
@@ -37,8 +37,8 @@ class ThreadJob {
  private:
   const std::int64_t world_size_;
   std::mutex mutex_;
-  std::set<std::int64_t> left_;                                              // ranks
-  using Key = std::tuple<std::vector<std::int64_t>, Traffic, std::int64_t>;  // with the lane
+  std::set<std::int64_t> left_;                                              // ranks that have left
+  using Key = std::tuple<std::vector<std::int64_t>, Traffic, std::int64_t>;  // ranks, traffic, lane
   std::map<Key, std::shared_ptr<ThreadRendezvous>> rendezvous_;
   std::string abort_reason_;  // empty: none
 };
@@ -47,7 +47,7 @@ class ThreadJob {
 // group called the same operation with the same dtypes and shapes, and names a rank that did not.
 class ThreadBackend final : public CommunicatorBackend {
  public:
-  // device: of the tensors; devices other than the CPU are supported only for a job of one rank.
+  // device: the device of all tensors. Devices other than the CPU are supported only for a job of one rank.
   ThreadBackend(std::shared_ptr<ThreadJob> job, std::int64_t rank, at::Device device = at::kCPU)
       : job_(std::move(job)), rank_(rank), device_(device) {}
 

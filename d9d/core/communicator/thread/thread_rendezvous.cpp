@@ -22,7 +22,7 @@ const std::vector<Contribution>& ThreadRendezvous::arrive(std::int64_t index, Co
   contributions_[index] = std::move(contribution);
   ++num_operations_[index];
   wait_for_all(lock, index, timeout);
-  const std::string difference = who_differs();  // the same on all ranks: contributions stay until all have left
+  const std::string difference = who_differs();  // equal on all ranks, since contributions stay until all have left
   if (!difference.empty()) failure_ = difference;
   check_alive();
   return contributions_;

@@ -52,12 +52,13 @@ class ThreadRendezvous {
   void check_nobody_left(std::int64_t index);
 
   void abort(const std::string& reason);
-  // The program of a rank of the job has ended: if it belongs to the group, ranks that wait for it fail.
+  // Called when the program of a rank of the job has ended. If the rank belongs to the group, ranks that wait for it
+  // fail.
   void end(std::int64_t job_rank);
 
  private:
   // All are called with mutex_ held.
-  [[nodiscard]] std::optional<std::int64_t> who_ended() const;  // without having reached the current gate
+  [[nodiscard]] std::optional<std::int64_t> who_ended() const;  // a rank that ended before the current gate
   [[nodiscard]] std::string missing_at(std::int64_t index, std::chrono::milliseconds waited) const;
   void wait_for_all(std::unique_lock<std::mutex>& lock, std::int64_t index, std::chrono::milliseconds timeout);
   void check_alive() const;
@@ -69,11 +70,11 @@ class ThreadRendezvous {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Contribution> contributions_;
-  std::vector<std::int64_t> num_operations_;  // begun by each rank
-  std::vector<bool> has_arrived_;             // at the current gate
+  std::vector<std::int64_t> num_operations_;  // operations that each rank has begun
+  std::vector<bool> has_arrived_;             // whether each rank is at the current gate
   std::vector<bool> has_ended_;
   std::int64_t num_arrived_ = 0;
-  std::int64_t gate_ = 0;                                                              // gates that all have passed
+  std::int64_t gate_ = 0;                                                              // gates that all ranks passed
   std::map<std::pair<std::int64_t, std::int64_t>, std::deque<at::Tensor>> mailboxes_;  // by source and destination
   std::string failure_;                                                                // empty: none
 };
