@@ -25,7 +25,7 @@ import peers
 from peers import Case
 
 CASES = {"cuda": {"float32": Case(8, 1024, 16, 8, 3072, 32768, 1024, 1), "bfloat16": Case(28, 2048, 16, 8, 6144, 151936, 4096, 1)},
-         "cpu": {"float32": Case(8, 256, 4, 2, 768, 2048, 128, 1, 64)}}
+         "cpu": {"float32": Case(8, 64, 4, 2, 96, 512, 32, 1, 16)}}
 # Ours, the class of torch's, stages a rank.
 SCHEDULES = {
     "gpipe": ({"schedule": "gpipe"}, "ScheduleGPipe", 1),
