@@ -37,7 +37,7 @@ TEST(NcclGroups, Are_refused_by_name_without_a_device) {
     std::cerr << dlerror();
     std::exit(2);
   }
-  const auto make = reinterpret_cast<MakeNcclGroup>(dlsym(opened, "d9d_make_nccl_group"));
+  const auto make = reinterpret_cast<decltype(&d9d_make_nccl_group)>(dlsym(opened, "d9d_make_nccl_group"));
   if (make == nullptr) std::exit(3);
   ProcessGroup group;
   try {
