@@ -22,11 +22,12 @@ constexpr std::string_view kEraseRow = "\r\x1b[K";  // the "^C" that a terminal 
 std::mutex handlers_mutex;
 bool are_installed = false;
 std::atomic<int> num_scopes = 0;
-std::atomic<bool> stop_requested = false;
+std::atomic<int> stop_signal = 0;  // the first signal since the first living scope; 0: none
 std::atomic<bool> stderr_is_terminal = false;
 std::array<struct sigaction, kSignals.size()> previous_actions;
 static_assert(std::atomic<int>::is_always_lock_free);
-static_assert(std::atomic<bool>::is_always_lock_free, "signal handlers may use lock-free atomics only");
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free,
+              "signal handlers may use lock-free atomics only");
 
 void write_to_stderr(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
@@ -52,7 +53,7 @@ void on_signal(int signal_number, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   if (num_scopes == 0) {
     act_as_before(signal_number, info, context);
-  } else if (stop_requested.exchange(true)) {
+  } else if (stop_signal.exchange(signal_number) != 0) {
     end_process(signal_number);
   } else {
     if (stderr_is_terminal) write_to_stderr(kEraseRow);
@@ -96,7 +97,7 @@ InterruptScope::InterruptScope() {
   const std::lock_guard lock(handlers_mutex);
   install();
   if (num_scopes == 0) {
-    stop_requested = false;
+    stop_signal = 0;
     stderr_is_terminal = ::isatty(STDERR_FILENO) == 1;
   }
   ++num_scopes;
@@ -104,8 +105,10 @@ InterruptScope::InterruptScope() {
 
 InterruptScope::~InterruptScope() { --num_scopes; }
 
-bool InterruptScope::requested() const { return stop_requested; }
+bool InterruptScope::requested() const { return stop_signal != 0; }
 
-bool interrupt_requested() { return num_scopes > 0 && stop_requested; }
+int InterruptScope::signal() const { return stop_signal; }
+
+bool interrupt_requested() { return num_scopes > 0 && stop_signal != 0; }
 
 }  // namespace d9d

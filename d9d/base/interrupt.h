@@ -36,6 +36,8 @@ class InterruptScope {
   // Whether a signal has arrived since the first living scope was created. May be called from any thread; costs one
   // load.
   [[nodiscard]] bool requested() const;
+  // The number of that signal; 0 if none has arrived.
+  [[nodiscard]] int signal() const;
 };
 
 }  // namespace d9d

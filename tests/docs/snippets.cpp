@@ -262,6 +262,14 @@ void profile_steps(const d9d::DistContext& context, d9d::EventBus& events) {
   });
 }
 
+// docs/training.md
+void stop_early(d9d::EventBus& events) {
+  using d9d::FinishedStep, d9d::kTrainStepPost;
+  events.subscribe(kTrainStepPost, [](const FinishedStep& step) {
+    if (step.loss < 0.1) step.stop.request("the loss is below 0.1");
+  });
+}
+
 // docs/questions.md
 struct PartlyFrozen : d9d::Module {
   PartlyFrozen()

@@ -34,7 +34,7 @@ class Interrupt(ProgramTest):
                 self.wait_for(process, r"train +10/")
                 process.send_signal(number)
                 rest = process.stderr.read()
-                self.assertEqual(process.wait(SECONDS), 0, rest)
+                self.assertEqual(process.wait(SECONDS), 128 + number, rest)
                 stopped = re.search(r"stopped after step (\d+) of 1000000", rest)
                 self.assertTrue(stopped, rest)
                 self.assertTrue(job.metrics.read_text().endswith("}\n"))

@@ -334,7 +334,7 @@ class Failures(ProgramTest):
         children = children_of(process)
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
-        self.assertEqual(process.wait(SECONDS), 0, rest)
+        self.assertEqual(process.wait(SECONDS), 128 + signal.SIGINT, rest)
         self.assertRegex(rest, r"stopped after step \d+ of 1000000")
         self.assert_gone(children)
         self.assert_nothing_half_written(job)

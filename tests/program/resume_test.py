@@ -101,7 +101,7 @@ class Resume(ProgramTest):
                 process.send_signal(signal.SIGTERM)
                 break
         rest = process.stderr.read()
-        self.assertEqual(process.wait(SECONDS), 0, rest)
+        self.assertEqual(process.wait(SECONDS), 128 + signal.SIGTERM, rest)
         process.stderr.close()
         self.assertEqual(len(self.names(job)), 1)
         self.assertFalse(job.export.exists())

@@ -96,6 +96,10 @@ class DistContext {
   // continues, and when it has ended on all ranks, launch() reports the first such error.
   void fail_at_end(std::string error) const;
   [[nodiscard]] const std::optional<std::string>& failure_at_end() const { return failure_at_end_; }
+  // Local, but to be called on all ranks. Notes that this signal has ended the work of the program early, although the
+  // program goes on to its end: launch() then returns 128 + signal.
+  void stopped_by(int signal) const { stop_signal_ = signal; }
+  [[nodiscard]] int stop_signal() const { return stop_signal_; }  // 0: none
   // Collective. Leaves the job. The caller must not communicate afterwards.
   void close() const;
 
@@ -106,6 +110,7 @@ class DistContext {
   Logger log_;
   std::array<DeviceMesh, 5> meshes_;
   mutable std::optional<std::string> failure_at_end_;
+  mutable int stop_signal_ = 0;
 };
 
 }  // namespace d9d

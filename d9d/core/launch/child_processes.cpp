@@ -140,7 +140,11 @@ struct Child {
   std::optional<int> status = {};  // from waitpid(); none: still running
 };
 
-bool is_success(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
+// launch() of a child whose program a signal has stopped early returns this code.
+bool is_stopped(int status) {
+  return WIFEXITED(status) && (WEXITSTATUS(status) == 128 + SIGINT || WEXITSTATUS(status) == 128 + SIGTERM);
+}
+bool is_success(int status) { return (WIFEXITED(status) && WEXITSTATUS(status) == 0) || is_stopped(status); }
 bool is_sufferer(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == kPeerFailedExitCode; }
 int exit_code_of(int status) {
   if (is_sufferer(status)) return 1;  // no rank that failed by itself was found
@@ -191,13 +195,18 @@ class Supervisor {
       look_for_cause();
       act_on_time();
     }
-    if (!cause_) return 0;
+    if (!cause_) return code_of_success();
     return interrupt_ ? 128 + *interrupt_ : exit_code_of(*cause_->status);
   }
 
  private:
   [[nodiscard]] std::ptrdiff_t num_running() const {
     return std::count_if(children_.begin(), children_.end(), [](const Child& child) { return !child.status; });
+  }
+
+  [[nodiscard]] int code_of_success() const {
+    const auto stopped = std::ranges::find_if(children_, [](const Child& child) { return is_stopped(*child.status); });
+    return stopped == children_.end() ? 0 : WEXITSTATUS(*stopped->status);
   }
 
   void kill_all(int signal) {

@@ -116,8 +116,19 @@ void refuse_second_launch() {
       "one launch, in two programs, or on CPUs with launch.ranks=threads.");
 }
 
-void end_with(const std::optional<std::string>& failure) {
-  if (failure) throw IoError(*failure);
+// How the program has ended on a rank of this process.
+struct ProgramEnd {
+  std::optional<std::string> failure;  // DistContext::failure_at_end()
+  int stop_signal = 0;                 // DistContext::stop_signal()
+};
+ProgramEnd end_of(const DistContext& context) {
+  return {.failure = context.failure_at_end(), .stop_signal = context.stop_signal()};
+}
+
+// Returns the exit code. Throws IoError for a failure.
+int end_with(const ProgramEnd& end) {
+  if (end.failure) throw IoError(*end.failure);
+  return end.stop_signal == 0 ? 0 : 128 + end.stop_signal;
 }
 
 // Watches waiting threads if this library, and not the user, chose how they wait; otherwise null.
@@ -128,8 +139,8 @@ std::unique_ptr<const WaitingThreads> watch_waiting_threads(const LaunchConfig& 
   return std::make_unique<const WaitingThreads>(Logger({.min_level = level}));
 }
 
-void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const DeviceMeshParameters& mesh,
-                 const Program& program, std::chrono::seconds init_timeout) {
+int run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const DeviceMeshParameters& mesh,
+                const Program& program, std::chrono::seconds init_timeout) {
   set_threads(config, here.local_world_size);
   const c10::Device device = device_of(config, here.local_rank);
   const auto waiting =
@@ -144,7 +155,7 @@ void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const 
                                   .log = Logger({.qualifier = cat("rank ", here.rank), .min_level = config.log_level})};
   const auto world =
       here.world_size == 1 ? one_rank_world(device) : std::make_shared<World>(connect_ranks(here, meeting));
-  std::optional<std::string> failure;
+  ProgramEnd end;
   try {
     DistContext context({.mesh = mesh,
                          .world = world,
@@ -154,8 +165,9 @@ void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const 
                          .master_address = here.master_address,
                          .log_level = config.log_level});
     run_program(program, context);
-    failure = context.failure_at_end();
-    if (failure) context.wait_world();  // the first rank that ends with an error ends the others
+    end = end_of(context);
+    // The first rank that ends with another code than 0 ends the others.
+    if (end.failure || end.stop_signal != 0) context.wait_world();
     world->leave();
   } catch (const PeerFailedError&) {
     throw;
@@ -166,21 +178,21 @@ void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const 
     world->abort(cat("rank ", here.rank, " failed: ", kUnknownException));
     throw;
   }
-  end_with(failure);
+  return end_with(end);
 }
 
-void run_as_threads(const LaunchConfig& config, const DeviceMeshParameters& mesh, const Program& program) {
+int run_as_threads(const LaunchConfig& config, const DeviceMeshParameters& mesh, const Program& program) {
   check_torch_version();
   const std::int64_t share = at::get_num_threads() / mesh.world_size();
   const auto waiting = watch_waiting_threads(config, /*local_rank=*/0, config.num_threads.value_or(share));
-  std::optional<std::string> failure;  // failure_at_end() of rank 0
+  ProgramEnd end;  // of rank 0
   run_thread_ranks(mesh.world_size(), [&](const std::shared_ptr<World>& world) {
     if (config.num_threads) at::set_num_threads(static_cast<int>(*config.num_threads));
     DistContext context({.mesh = mesh, .world = world, .local_rank = world->rank(), .log_level = config.log_level});
     program(context);
-    if (context.is_main_process()) failure = context.failure_at_end();
+    if (context.is_main_process()) end = end_of(context);
   });
-  end_with(failure);
+  return end_with(end);
 }
 
 }  // namespace
@@ -204,7 +216,7 @@ int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh, const P
       constexpr std::int64_t kLongest = 100'000'000;  // about three years; clocks overflow with longer times
       const std::chrono::seconds patience =
           init_timeout ? std::chrono::seconds(std::min(*init_timeout, kLongest)) : kRendezvousTimeout;
-      run_as_rank(here.value_or(RankEnvironment{}), config, mesh, program, patience);
+      exit_code = run_as_rank(here.value_or(RankEnvironment{}), config, mesh, program, patience);
       return;
     }
     const bool uses_cuda = chooses_cuda(config.device);
@@ -214,7 +226,7 @@ int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh, const P
       raise_open_files(open_files_of(mesh.world_size()));
       exit_code = run_child_processes({.num_ranks = mesh.world_size()});
     } else {
-      run_as_threads(config, mesh, program);
+      exit_code = run_as_threads(config, mesh, program);
     }
   });
   return error_code != 0 ? error_code : exit_code;

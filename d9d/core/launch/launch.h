@@ -51,8 +51,9 @@ struct LaunchConfig {
 
 extern template const ValueType& json_type<LaunchConfig>();
 
-// Runs `program` on every rank of this process and returns the exit code: 0, 2 after a UsageError, 1 after any other
-// error, whose text goes to stderr as one line. Under torchrun or srun (core/launch/rank_environment.h) this process is
+// Runs `program` on every rank of this process and returns the exit code: 0; 128 + its number if a signal has stopped
+// the program early (DistContext::stopped_by, which a Trainer calls); 2 after a UsageError, 1 after any other error,
+// whose text goes to stderr as one line. Under torchrun or srun (core/launch/rank_environment.h) this process is
 // one rank. Otherwise all ranks of the mesh run on this machine: as threads, or as child processes. Child processes
 // execute this program again, so before launch() a program should only read its configuration. The failure of one rank
 // ends all ranks. Process-wide settings (threads, autograd engine, CUDA) are made before `program` runs. If ranks are

@@ -4,6 +4,8 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "d9d/loop/run/job_builder.h"
@@ -22,6 +24,9 @@ class TrainerBase {
 
   // Collective. Runs the remaining steps, then TrainTask::finalize().
   TrainingOutcome train();
+
+  // Local. Ends train() on all ranks as StopRequest::request() does; handlers of events have TrainStep::stop.
+  void request_stop(std::string why) { job_.stop->request(std::move(why)); }
 
   // Collective. Writes the model as ModelProvider::prepare_export() specifies, see write_model_state(). Called before
   // train(), it exports the model as the constructor built it or loaded it from the newest checkpoint.

@@ -5,10 +5,17 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <optional>
+#include <tuple>
 #include <utility>
+
+#include <ATen/ATen.h>
+#include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
 #include "d9d/base/interrupt.h"
+#include "d9d/core/collectives/gather.h"
+#include "d9d/core/device/host_copy.h"
 #include "d9d/loop/checkpoint/job_saves.h"
 #include "d9d/loop/checks/first_step_checks.h"
 #include "d9d/loop/run/step_log.h"
@@ -58,10 +65,12 @@ class TrainingRun {
     log_.announce(gradients_);
     set_timeout(job_.config.timeout.init_timeout);
     job_.events->trigger(kTrainReady, {.run = log_.run()});
+    asks_after_step_ = is_so_on_any_rank(job_.events->has_handlers(kTrainStepPost));
     while (!job_.schedule.is_done() && !stops_) {
       const StepReport report = run_step();
       log_.write(report);
       stops_ = report.votes.stops;
+      signal_ = report.votes.signal;
       end_step(report);
       log_.show(report);
       if (!has_stepped_) set_timeout(job_.config.timeout.step_timeout);
@@ -70,15 +79,45 @@ class TrainingRun {
     set_timeout(job_.config.timeout.init_timeout);  // an export takes longer than a step
     gradients_.close();
     log_.finish_bar();
-    if (job_.schedule.is_done()) job_.updates.check(job_.schedule.total_steps(), log_.main_log());
+    if (signal_ == 0 || job_.schedule.is_done()) job_.updates.check(job_.schedule.current_step(), log_.main_log());
     log_.run().close(RunOutcome::kCompleted);
-    if (job_.schedule.is_done()) return TrainingOutcome::kFinished;
-    log_.log().warning("stopped after step ", job_.schedule.current_step(), " of ", job_.schedule.total_steps(),
-                       " as asked");
-    return TrainingOutcome::kInterrupted;
+    return outcome();
   }
 
  private:
+  // Collective. A request of this run does not end a later one.
+  TrainingOutcome outcome() {
+    const std::string why = job_.schedule.is_done() ? "" : why_stopped();
+    job_.stop->reset();
+    if (job_.schedule.is_done()) return TrainingOutcome::kFinished;
+    log_.log().warning("stopped after step ", job_.schedule.current_step(), " of ", job_.schedule.total_steps(), why);
+    if (signal_ == 0) return TrainingOutcome::kStopped;
+    job_.context.stopped_by(signal_);
+    return TrainingOutcome::kInterrupted;
+  }
+
+  // Collective. Returns " as asked" after a signal, or the request of the first rank that made one.
+  [[nodiscard]] std::string why_stopped() const {
+    if (signal_ != 0) return " as asked";
+    const nlohmann::json own = job_.stop->why() ? nlohmann::json(*job_.stop->why()) : nlohmann::json();
+    for (const nlohmann::json& why : all_gather_object(own, job_.context.mesh(MeshDomain::kBatch))) {
+      if (!why.is_null()) return cat(": ", why.get<std::string>());
+    }
+    return "";
+  }
+
+  // Collective. Does not wait for the work of the current stream, such as the optimiser's.
+  [[nodiscard]] bool is_so_on_any_rank(bool own) const {
+    if (job_.context.world_size() == 1) return own;
+    std::optional<HostCopy> count;
+    std::ignore = side_.run_at_once([&] {
+      const at::Tensor sum = at::full({}, own ? 1.0 : 0.0, at::kDouble).to(job_.context.device());
+      job_.context.mesh(MeshDomain::kBatch).communicator()->all_reduce(sum, ReduceOp::kSum).wait();
+      count.emplace(sum, side_, job_.context.world());
+    });
+    return count->wait().item<double>() > 0;
+  }
+
   void set_timeout(std::int64_t seconds) const { job_.context.set_timeout(std::chrono::seconds(seconds)); }
 
   StepReport run_step() {
@@ -101,7 +140,8 @@ class TrainingRun {
     saves_.wait_for_copies();
     const RankReport own{.step = job_.schedule.current_step(),
                          .num_tokens = num_tokens,
-                         .numbers = to_numbers({.wants_to_stop = interrupt_.requested(),
+                         .numbers = to_numbers({.signal = interrupt_.signal(),
+                                                .asks_to_stop = job_.stop->why().has_value(),
                                                 .save = saves_.progress(),
                                                 .next_microbatches = packs_.num_next()},
                                                job_.context.mesh(MeshDomain::kBatch))};
@@ -130,6 +170,7 @@ class TrainingRun {
     gradients_.reset();
     if (job_.schedule.should_do_action(job_.config.gc.period_steps)) malloc_trim(0);
     job_.events->trigger(kTrainStepPost, finished_step(step_, report));
+    if (asks_after_step_ && !stops_) stops_ = is_so_on_any_rank(job_.stop->why().has_value());
     job_.schedule.advance();
     const bool is_last = stops_ || job_.schedule.is_done();
     if (saves_.is_due(is_last)) save(is_last);
@@ -145,12 +186,15 @@ class TrainingRun {
 
   TrainingJob& job_;
   MicrobatchRunner& packs_;
-  const TrainStep step_{.schedule = job_.schedule};
+  const TrainStep step_{.schedule = job_.schedule, .stop = *job_.stop};
   StepLog log_;
   GradientManager gradients_;
   JobSaves saves_{job_};
   const InterruptScope interrupt_;
+  const SideStream side_{job_.context.device()};
+  bool asks_after_step_ = false;  // whether a rank has handlers that may ask to stop after the votes of their step
   bool stops_ = false;
+  int signal_ = 0;  // that stops the run
   bool has_stepped_ = false;
   bool was_evaluating_ = false;
   FirstUpdate first_update_;

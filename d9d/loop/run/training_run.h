@@ -17,7 +17,8 @@ namespace d9d {
 
 enum class TrainingOutcome {
   kFinished,     // all steps were done
-  kInterrupted,  // Ctrl-C or SIGTERM: the running step was completed and logged
+  kStopped,      // by the program (StopRequest): the running step was completed, logged and saved
+  kInterrupted,  // by Ctrl-C or SIGTERM: likewise; launch() returns 128 + the number of the signal
 };
 
 // Collective. Runs the remaining steps.

@@ -1,17 +1,21 @@
 #include "d9d/loop/step/rank_votes.h"
 
+#include <csignal>
+
 namespace d9d {
 namespace {
 
 // Indices of the numbers. From kNumVotes on, next_microbatches of each rank follow.
-enum : std::size_t { kStops, kWorking, kFailed, kNumVotes };
+enum : std::size_t { kInterrupts, kTerminations, kStopRequests, kWorking, kFailed, kNumVotes };
 
 }  // namespace
 
 std::vector<double> to_numbers(const RankVotes& votes, const DeviceMesh& ranks) {
   const auto num_ranks = static_cast<std::size_t>(ranks.num_ranks());
   std::vector<double> numbers(kNumVotes + (num_ranks == 1 ? 0 : num_ranks));
-  numbers[kStops] = votes.wants_to_stop ? 1.0 : 0.0;
+  numbers[kInterrupts] = votes.signal == SIGINT ? 1.0 : 0.0;
+  numbers[kTerminations] = votes.signal == SIGTERM ? 1.0 : 0.0;
+  numbers[kStopRequests] = votes.asks_to_stop ? 1.0 : 0.0;
   numbers[kWorking] = static_cast<double>(votes.save.num_working);
   numbers[kFailed] = static_cast<double>(votes.save.num_failed);
   if (num_ranks > 1) {
@@ -22,7 +26,9 @@ std::vector<double> to_numbers(const RankVotes& votes, const DeviceMesh& ranks) 
 
 JobVotes read_votes(std::span<const double> sums) {
   const auto count = [](double sum) { return static_cast<std::int64_t>(sum); };
-  JobVotes votes{.stops = sums[kStops] > 0,
+  const int signal = sums[kTerminations] > 0 ? SIGTERM : sums[kInterrupts] > 0 ? SIGINT : 0;
+  JobVotes votes{.stops = signal != 0 || sums[kStopRequests] > 0,
+                 .signal = signal,
                  .save = {.num_working = count(sums[kWorking]), .num_failed = count(sums[kFailed])}};
   for (const double next : sums.subspan(kNumVotes)) votes.next_microbatches.push_back(count(next));
   return votes;

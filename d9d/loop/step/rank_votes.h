@@ -3,7 +3,7 @@
 // these values (RankReport::numbers), so they need no collective of their own.
 //
 // Example
-//   const StepTotals step = gradients.apply(optimizer, rate, {.numbers = to_numbers({.wants_to_stop = true}, ranks)});
+//   const StepTotals step = gradients.apply(optimizer, rate, {.numbers = to_numbers({.asks_to_stop = true}, ranks)});
 //   if (read_votes(step.numbers).stops) ...                  // on all ranks, if one of them wants to stop
 #pragma once
 
@@ -18,14 +18,16 @@ namespace d9d {
 
 // The values of one rank.
 struct RankVotes {
-  bool wants_to_stop = false;
+  int signal = 0;             // SIGINT or SIGTERM, which ask to stop; 0: none
+  bool asks_to_stop = false;  // StopRequest
   SaveProgress save = {};
   std::int64_t next_microbatches = 0;  // 0: not known yet
 };
 
 // The values of all ranks together, the same on each rank.
 struct JobVotes {
-  bool stops = false;  // at least one rank wants to stop
+  bool stops = false;  // at least one rank has a signal or asks to stop
+  int signal = 0;      // that of a rank that has one, SIGTERM before SIGINT; 0: none
   SaveProgress save = {};
   std::vector<std::int64_t> next_microbatches = {};  // of each rank; empty in a job of one rank
 };

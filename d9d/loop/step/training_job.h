@@ -13,6 +13,7 @@
 #include "d9d/loop/step/update_count.h"
 #include "d9d/loop/task/event_bus.h"
 #include "d9d/loop/task/job_schedule.h"
+#include "d9d/loop/task/stop_request.h"
 #include "d9d/lr_scheduler/learning_rate_scheduler.h"
 #include "d9d/metrics/metric.h"
 #include "d9d/modules/freeze_guard.h"
@@ -51,7 +52,8 @@ struct TrainingJob {
   nlohmann::json hparams;                          // settings of task and model, for the tracker
   nlohmann::ordered_json tracker_state = nullptr;  // of the tracker's run that this run continues
   UpdateCount updates;                             // over all runs of the job
-  const std::shared_ptr<const Tracker> tracker;    // a custom one, beside the configured one; null: none
+  const std::shared_ptr<StopRequest> stop = std::make_shared<StopRequest>();
+  const std::shared_ptr<const Tracker> tracker;  // a custom one, beside the configured one; null: none
 };
 
 }  // namespace d9d

@@ -9,6 +9,7 @@
 #include "d9d/data/pack/pack_stream.h"
 #include "d9d/loop/task/event_bus.h"
 #include "d9d/loop/task/job_schedule.h"
+#include "d9d/loop/task/stop_request.h"
 #include "d9d/lr_scheduler/learning_rate_scheduler.h"
 #include "d9d/modules/module.h"
 #include "d9d/optim/optimizer.h"
@@ -38,6 +39,7 @@ struct TrainReady {
 };
 struct TrainStep {
   const JobSchedule& schedule;  // current_step() is the index of the running step
+  StopRequest& stop;
 };
 // Values are over all ranks and the same on each rank, unless a comment says otherwise.
 struct FinishedStep : TrainStep {

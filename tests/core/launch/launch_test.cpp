@@ -1,5 +1,7 @@
 #include "d9d/core/launch/launch.h"
 
+#include <csignal>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -110,6 +112,28 @@ TEST(Launch, Ends_with_an_error_that_the_program_outlived) {
     EXPECT_EQ(result.exit_code, 1) << name;
     EXPECT_THAT(result.errors, ::testing::AllOf(HasSubstr("INFO - exported"), HasSubstr("the disk is full.")));
     EXPECT_THAT(result.errors, ::testing::Not(HasSubstr("and more"))) << name;
+  }
+}
+
+// ---- A program that a signal has stopped early. ----
+
+int stop_by_signal(RankPlacement ranks, std::int64_t num_ranks) {
+  return launch({.device = DeviceChoice::kCpu, .ranks = ranks}, {.data_parallel_replicate = num_ranks},
+                [](DistContext& context) {
+                  context.stopped_by(SIGTERM);
+                  // Another rank has returned: its exit must not end this one.
+                  if (context.is_main_process()) context.log().info("closed");
+                });
+}
+const TestProgram kStopsAlone("stops_alone", [] { return stop_by_signal(RankPlacement::kThreads, 1); });
+const TestProgram kStopsThreads("stops_threads", [] { return stop_by_signal(RankPlacement::kThreads, 2); });
+const TestProgram kStopsProcesses("stops_processes", [] { return stop_by_signal(RankPlacement::kProcesses, 2); });
+
+TEST(Launch, Returns_the_signal_that_has_stopped_the_program) {
+  for (const char* name : {"stops_alone", "stops_threads", "stops_processes"}) {
+    const Result result = Program(name, {}).wait();
+    EXPECT_EQ(result.exit_code, 128 + SIGTERM) << name;
+    EXPECT_THAT(result.errors, ::testing::AllOf(HasSubstr("INFO - closed"), ::testing::Not(HasSubstr("error"))));
   }
 }
 

@@ -1,6 +1,7 @@
 #include "d9d/loop/step/rank_votes.h"
 
 #include <algorithm>
+#include <csignal>
 #include <functional>
 #include <mutex>
 #include <vector>
@@ -34,8 +35,14 @@ JobVotes votes_of(std::int64_t num_ranks, const std::function<RankVotes(std::int
 
 TEST(RankVotes, Stop_all_ranks_when_any_one_wants_to) {
   for (std::int64_t who = 0; who < 3; ++who) {
-    EXPECT_TRUE(votes_of(3, [&](std::int64_t rank) { return RankVotes{.wants_to_stop = rank == who}; }).stops) << who;
+    EXPECT_TRUE(votes_of(3, [&](std::int64_t rank) { return RankVotes{.asks_to_stop = rank == who}; }).stops) << who;
+    const JobVotes votes =
+        votes_of(3, [&](std::int64_t rank) { return RankVotes{.signal = rank == who ? SIGINT : 0}; });
+    EXPECT_TRUE(votes.stops) << who;
+    EXPECT_EQ(votes.signal, SIGINT) << who;
   }
+  EXPECT_EQ(votes_of(2, [](std::int64_t rank) { return RankVotes{.signal = rank == 0 ? SIGINT : SIGTERM}; }).signal,
+            SIGTERM);
   EXPECT_FALSE(votes_of(3, [](std::int64_t) { return RankVotes(); }).stops);
 }
 
