@@ -23,12 +23,12 @@ struct ChildProcessOptions {
   std::chrono::milliseconds patience = std::chrono::seconds(2);  // time from a child's SIGTERM to its SIGKILL
 };
 
-// Returns when all children have ended: 0 if all ended with 0; 130 or 143 if some ended with this code, by which launch()
-// says that SIGINT or SIGTERM has stopped the program early, and the others with 0. When a child fails, writes one line
-// to stderr with its rank and its error message, or how it ended if it left no message. Then ends the other children
-// (SIGTERM, then SIGKILL; stopped ones with SIGKILL immediately) and returns the failed child's exit code, or 128 + its
-// signal. Passes SIGINT and SIGTERM on to all children; if a child then ends in another way, returns 128 + that signal,
-// and writes a line only if a child left an error message.
+// Returns when all children have ended: 0 if all ended with 0; 130 or 143 if some ended with this code, by which
+// launch() says that SIGINT or SIGTERM has stopped the program early, and the others with 0. When a child fails, writes
+// one line to stderr with its rank and its error message, or how it ended if it left no message. Then ends the other
+// children (SIGTERM, then SIGKILL; stopped ones with SIGKILL immediately) and returns the failed child's exit code, or
+// 128 + its signal. Passes SIGINT and SIGTERM on to all children; if a child then ends in another way, returns 128 +
+// that signal, and writes a line only if a child left an error message.
 //
 // Call it on the main thread, before other threads are started and outside of an InterruptScope: it takes over SIGINT,
 // SIGTERM and SIGCHLD while it runs, and children die with the thread that started them. Throws IoError if a child
