@@ -37,6 +37,8 @@ class TrainerBase {
   [[nodiscard]] const std::vector<std::shared_ptr<Module>>& stages() const { return job_.stages; }
   [[nodiscard]] const StagePlacement& placement() const { return job_.placement; }  // stages of all ranks
   [[nodiscard]] const JobSchedule& schedule() const { return job_.schedule; }
+  // For handlers of train(); events before it are those of TrainTask::register_events.
+  [[nodiscard]] EventBus& events() const { return *job_.events; }
   [[nodiscard]] const MetricMap& metrics() const { return job_.metrics; }
   // How many microbatches of the last train() were replayed from graphs.
   [[nodiscard]] const GraphCounts& graph_counts() const { return graph_counts_; }

@@ -1,5 +1,6 @@
 #include "d9d/loop/task/event_bus.h"
 
+#include <algorithm>
 #include <exception>
 
 #include "d9d/base/check.h"
@@ -14,20 +15,31 @@ void check_context(std::string_view id, std::type_index known, std::type_index g
 
 }  // namespace
 
-void EventBus::add(std::string_view id, std::type_index context, AnyHandler handler) {
+Subscription EventBus::add(std::string_view id, std::type_index context,
+                           std::function<void(const void* context)> handler) {
   const auto entry = handlers_.try_emplace(std::string(id), Handlers{.context = context, .in_order = {}}).first;
   check_context(id, entry->second.context, context);
-  entry->second.in_order.push_back(std::move(handler));
+  auto& handlers = entry->second.in_order;
+  handlers.push_back(std::make_shared<detail::SubscribedHandler>(std::move(handler)));
+  return Subscription(handlers.back());
+}
+
+bool EventBus::has(std::string_view id) const {
+  const auto entry = handlers_.find(id);
+  return entry != handlers_.end() &&
+         std::ranges::any_of(entry->second.in_order, [](const auto& handler) { return handler->is_active; });
 }
 
 void EventBus::run(std::string_view id, std::type_index context, const void* value) {
   const auto entry = handlers_.find(id);
   if (entry == handlers_.end()) return;
   check_context(id, entry->second.context, context);
-  const std::deque<AnyHandler>& handlers = entry->second.in_order;
+  auto& handlers = entry->second.in_order;
   for (std::size_t i = 0; i < handlers.size(); ++i) {  // a handler may subscribe another, which runs too
+    const std::shared_ptr<detail::SubscribedHandler> handler = handlers[i];
+    if (!handler->is_active) continue;
     try {
-      handlers[i](value);
+      handler->run(value);
     } catch (const std::exception& error) {
       std::throw_with_nested(StateError(cat("[loop::event] a handler of ", id, " failed: ", error.what())));
     }

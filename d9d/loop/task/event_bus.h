@@ -3,6 +3,9 @@
 // Example
 //   events.subscribe(kTrainStepPost, [](const TrainStep& step) { publish(step.schedule.current_step()); });
 //
+//   Subscription warm_up = events.subscribe(kTrainStepPre, [](const TrainStep& step) { ... });
+//   warm_up.end();                                     // the handler is not called any more
+//
 // A program's own events work the same way:
 //   struct Evaluated { double accuracy; };
 //   inline constexpr Event<Evaluated> kEvaluated{"my_project.evaluated"};
@@ -11,14 +14,15 @@
 
 #include <concepts>
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <typeindex>
 #include <utility>
+#include <vector>
 
 namespace d9d {
 
@@ -31,21 +35,48 @@ struct Event {
 template <class Handler, class Context>
 concept EventHandler = std::copy_constructible<Handler> && std::invocable<Handler&, const Context&>;
 
+namespace detail {
+
+struct SubscribedHandler {
+  std::function<void(const void* context)> run;
+  bool is_active = true;
+};
+
+}  // namespace detail
+
+// What subscribe() returns. Its end is not the end of the subscription.
+class Subscription {
+ public:
+  Subscription() = default;  // of nothing
+  // The handler is not called from now on, also if its event is being triggered. May be called by the handler itself,
+  // several times, and after the bus has gone.
+  void end() {
+    if (const auto handler = handler_.lock()) handler->is_active = false;
+  }
+
+ private:
+  friend class EventBus;
+  explicit Subscription(const std::shared_ptr<detail::SubscribedHandler>& handler) : handler_(handler) {}
+  std::weak_ptr<detail::SubscribedHandler> handler_;
+};
+
 // Local: each rank has its own bus, used only from the thread that runs the job.
 class EventBus {
  public:
   // `handler`: callable with const Context&; any other does not compile. Throws InternalError if an event with the same
   // id has another Context.
   template <class Context, class Handler>
-  void subscribe(const Event<Context>& event, Handler handler) {
+  Subscription subscribe(const Event<Context>& event, Handler handler) {
     static_assert(std::copy_constructible<Handler>,
                   "a handler of an event must be copyable: capture a std::shared_ptr or a reference");
     static_assert(std::invocable<Handler&, const Context&>,
                   "a handler of an Event<Context> takes `const Context&`: this one takes another event's context");
     if constexpr (EventHandler<Handler, Context>) {
-      add(event.id, typeid(Context), [handler = std::move(handler)](const void* context) mutable {
+      return add(event.id, typeid(Context), [handler = std::move(handler)](const void* context) mutable {
         std::invoke(handler, *static_cast<const Context*>(context));
       });
+    } else {
+      return {};
     }
   }
 
@@ -59,7 +90,7 @@ class EventBus {
 
   template <class Context>
   [[nodiscard]] bool has_handlers(const Event<Context>& event) const {
-    return handlers_.find(event.id) != handlers_.end();
+    return has(event.id);
   }
 
   // Triggers `pre`, runs body(), triggers `post` unless the body threw.
@@ -72,13 +103,13 @@ class EventBus {
   }
 
  private:
-  using AnyHandler = std::function<void(const void* context)>;
   struct Handlers {
     std::type_index context;
-    std::deque<AnyHandler> in_order;  // a deque, so that adding a handler does not move the one that runs
+    std::vector<std::shared_ptr<detail::SubscribedHandler>> in_order;
   };
 
-  void add(std::string_view id, std::type_index context, AnyHandler handler);
+  Subscription add(std::string_view id, std::type_index context, std::function<void(const void* context)> handler);
+  [[nodiscard]] bool has(std::string_view id) const;
   void run(std::string_view id, std::type_index context, const void* value);
 
   std::map<std::string, Handlers, std::less<>> handlers_;

@@ -40,6 +40,41 @@ TEST(EventBus, Runs_handlers_in_the_order_in_which_they_subscribed) {
   EXPECT_THAT(recorder.log, ElementsAre("first 1", "second 1", "first 2", "second 2"));
 }
 
+TEST(EventBus, Does_not_call_a_handler_whose_subscription_has_ended) {
+  Subscription outlives;
+  {
+    EventBus events;
+    Recorder recorder;
+    outlives = events.subscribe(kNumber, recorder.handler("first"));
+    Subscription second = events.subscribe(kNumber, recorder.handler("second"));
+    Subscription self;
+    self = events.subscribe(kNumber, [&](const Number& number) {
+      recorder.log.push_back(cat("once ", number.value));
+      self.end();
+    });
+    events.trigger(kNumber, {1});
+    second.end();
+    second.end();
+    events.trigger(kNumber, {2});
+    EXPECT_THAT(recorder.log, ElementsAre("first 1", "second 1", "once 1", "first 2"));
+    outlives.end();
+    EXPECT_FALSE(events.has_handlers(kNumber));
+    events.subscribe(kNumber, recorder.handler("third"));
+    EXPECT_TRUE(events.has_handlers(kNumber));
+  }
+  outlives.end();
+}
+
+TEST(EventBus, Ends_the_subscription_of_a_handler_that_comes_later_in_the_same_event) {
+  EventBus events;
+  Recorder recorder;
+  Subscription later;
+  events.subscribe(kNumber, [&](const Number&) { later.end(); });
+  later = events.subscribe(kNumber, recorder.handler("later"));
+  events.trigger(kNumber, {1});
+  EXPECT_THAT(recorder.log, IsEmpty());
+}
+
 TEST(EventBus, Triggers_events_that_nobody_waits_for) {
   EventBus events;
   EXPECT_NO_THROW(events.trigger(kNumber, {1}));
