@@ -61,7 +61,7 @@ class SharedValues {
 void check_shared_values(const std::vector<RankNote>& notes);
 
 // Collective. Compares the values that the ranks hold now, and throws UnequalRanksError on all ranks if they differ.
-// For use before an export, which also stores them once.
+// For use before an export, which stores one copy of them for all ranks.
 void check_shared_values(const CheckpointState& state, const DeviceMesh& job);
 
 }  // namespace d9d

@@ -28,8 +28,8 @@ namespace d9d {
 struct WatchedMemory {
   std::string name;
   c10::Storage memory;
-  // False: any use is reported. True: only writes that the operator's schema does not declare are, such as those of
-  // batch_norm to its running statistics in training.
+  // Whether operators may read the memory. If false, each use by an operator is an error. If true, only a write that
+  // the operator's schema does not declare is one, such as batch_norm's to its running statistics.
   bool may_be_read = false;
 };
 

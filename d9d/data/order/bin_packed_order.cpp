@@ -16,7 +16,7 @@ namespace {
 
 struct Placed {
   std::int64_t length;
-  std::int64_t tie;       // orders equal lengths
+  std::int64_t tie;       // the order among items of equal length
   std::int64_t position;  // position within the buffer
 };
 

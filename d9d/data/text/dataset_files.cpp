@@ -47,8 +47,9 @@ DatasetFiles saved_files(const nlohmann::json& state, const fs::path& folder, co
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
 
-// Which characters separate the words of a file name. In names written by the datasets library, splits may contain "_"
-// and digits ("train_sft"). In other names these are separators too ("train_1"), except between two digits.
+// Which characters end a word in the name of a file. kOfDatasets, for names that the datasets library wrote: all but
+// letters, digits and "_", so that "train_sft" is one word. kOfOthers: all but letters, so that "train_1" has the word
+// "train"; a digit does not end a word that ends in a digit.
 enum class Words { kOfDatasets, kOfOthers };
 
 bool separates(char c, char of_word, Words words) {

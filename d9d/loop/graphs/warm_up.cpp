@@ -20,8 +20,8 @@ void multiply(c10::Device device) {
   const at::Tensor x = at::zeros({kSize, kSize}, options).requires_grad_();
   const at::Tensor weight = at::zeros({kSize, kSize}, options).requires_grad_();
   const at::Tensor y = kernels::linear(x, weight);
-  // silu_mul's backward runs before the product's: LibTorch warns of a missing CUDA context if the first call of a
-  // thread is a matrix product.
+  // The backward of silu_mul runs before that of the matrix product: LibTorch warns of a missing CUDA context if the
+  // first call of a thread is a matrix product.
   const at::Tensor out = kernels::silu_mul(y, y);
   (void)torch::autograd::grad({out}, {x, weight}, {at::zeros_like(out)});
 }

@@ -19,8 +19,9 @@
 
 namespace d9d {
 
-// Collective over the ranks of a pipeline. context: borrowed. stages: the stages of this rank, in increasing order.
-// Throws ConfigError if a stage is no DecoderForCausalLM or belongs to another rank, and as PipelineExecutor.
+// Collective over the ranks of a pipeline. Returns a model that runs these stages as one decoder. context: borrowed.
+// stages: the stages of this rank, in increasing order. Throws ConfigError if a stage is no DecoderForCausalLM or
+// belongs to another rank, and what the constructor of PipelineExecutor throws.
 [[nodiscard]] std::unique_ptr<TokenModel> staged_decoder(const DistContext& context, const StagePlacement& placement,
                                                          const std::vector<std::shared_ptr<Module>>& stages,
                                                          const StageLinksConfig& links = {});

@@ -5,7 +5,8 @@
 //   the step's loss   sum(w_i * L_i) / W            with W = sum(w_i)
 //   the gradient      sum(w_i * dL_i) / W           then scaled by min(1, max_norm / (norm + 1e-6))
 //
-// Example
+// Example (a loop of one's own; the trainer calls begin_pass() and end_pass() around each forward and each backward of
+// a stage instead of begin_microbatch() and end_microbatch())
 //   GradientManager gradients(context, module, {}, {.max_norm = 1.0});
 //   for (i ...) {
 //     gradients.begin_microbatch(is_last);
@@ -16,9 +17,6 @@
 //   }
 //   const StepTotals step = gradients.apply(optimizer, learning_rate);
 //   gradients.reset();
-//
-// The trainer calls begin_pass() and end_pass() around each forward and each backward of a stage instead of
-// begin_microbatch() and end_microbatch().
 #pragma once
 
 #include <functional>

@@ -8,16 +8,15 @@ namespace {
 
 void run_microbatches(PipelineExecutor& executor, const std::vector<PipelineStage*>& stages, StepMicrobatches& step,
                       StepGraphs* graphs, std::size_t first, std::size_t size) {
-  step.first = first;
-  step.is_last_run = first + size == step.pack.size();
-  step.graph = nullptr;
+  step.executed = {.first = first, .are_last = first + size == step.pack.size()};
   if (graphs != nullptr) {
     std::vector<std::vector<bool>> received;
     for (std::size_t i = 0; i < stages.size(); ++i) received.push_back(step.gradients->received(i));
-    step.graph = graphs->begin(std::span(step.pack).subspan(first, size), received);
+    step.executed.graph = graphs->begin(std::span(step.pack).subspan(first, size), received);
   }
-  step.keeps_inputs = step.graph != nullptr || executor.runs_at_once(static_cast<std::int64_t>(size));
-  executor.run(stages, static_cast<std::int64_t>(size), step.graph == nullptr ? nullptr : &*step.graph->program);
+  StepGraph* const graph = step.executed.graph;
+  step.executed.keep_inputs = graph != nullptr || executor.runs_at_once(static_cast<std::int64_t>(size));
+  executor.run(stages, static_cast<std::int64_t>(size), graph == nullptr ? nullptr : &*graph->program);
 }
 
 }  // namespace

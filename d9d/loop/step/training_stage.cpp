@@ -82,7 +82,7 @@ std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const
 void TrainingStage::end_forward(MicrobatchIndex microbatch) {
   if (stage_.info.is_last()) add_loss(at(microbatch), loss_of(microbatch));
   step_.gradients->end_pass(place_.local);
-  if (place_.is_last_of_rank && !step_.keeps_inputs) at(microbatch).drop_inputs();
+  if (place_.is_last_of_rank && !step_.executed.keep_inputs) at(microbatch).drop_inputs();
 }
 
 void TrainingStage::add_loss(const AnyMicrobatch& microbatch, WeightedLoss& loss) {
@@ -91,7 +91,7 @@ void TrainingStage::add_loss(const AnyMicrobatch& microbatch, WeightedLoss& loss
 }
 
 WeightedLoss& TrainingStage::loss_of(MicrobatchIndex microbatch) {
-  auto& losses = is_captured() ? step_.graph->losses : step_.losses;
+  auto& losses = is_captured() ? step_.executed.graph->losses : step_.losses;
   const std::size_t index = is_captured() ? static_cast<std::size_t>(microbatch.value) : index_in_step(microbatch);
   losses.resize(std::max(losses.size(), index + 1));
   return losses[index];
@@ -131,7 +131,7 @@ void TrainingStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool
 void TrainingStage::run_backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                                  const std::function<void()>& compute) {
   GradientManager& gradients = *step_.gradients;
-  const bool is_last_of_step = is_last && step_.is_last_run;
+  const bool is_last_of_step = is_last && step_.executed.are_last;
   // The reductions of a last backward cannot be part of a captured graph: they run after its replay.
   StagePass pass{.kind = StagePassKind::kBackward,
                  .microbatch = static_cast<std::int64_t>(index_in_step(microbatch)),
@@ -143,7 +143,7 @@ void TrainingStage::run_backward(MicrobatchIndex microbatch, BackwardPart part, 
     compute();
   }
   if (is_last && is_captured()) {
-    auto& received = step_.graph->received;
+    auto& received = step_.executed.graph->received;
     if (is_being_captured()) {
       received.resize(std::max(received.size(), place_.local + 1));
       received[place_.local] = gradients.received(place_.local);
@@ -165,7 +165,7 @@ void TrainingStage::after_backward(MicrobatchIndex microbatch, BackwardPart part
 // Replaces the microbatch's state by a copy of the state that the graph wrote, since metrics may keep it and the next
 // replay overwrites the graph's own.
 void TrainingStage::take_state_after_replay(MicrobatchIndex microbatch) {
-  std::unique_ptr<AnyMicrobatch>& after = step_.graph->after[static_cast<std::size_t>(microbatch.value)];
+  std::unique_ptr<AnyMicrobatch>& after = step_.executed.graph->after[static_cast<std::size_t>(microbatch.value)];
   AnyMicrobatch& own = at(microbatch);
   if (is_being_captured()) {
     after = own.copy();

@@ -1,5 +1,11 @@
 // A stage of this rank as the pipeline executor trains it: it provides the inputs, computes the loss, accumulates
-// gradients, and adds step and microbatch to errors.
+// gradients, and adds step and microbatch to errors. ProgramRun (pipelining/executor) calls for each microbatch
+//
+//   begin_forward()    the random clock; units of FSDP are told that a forward begins
+//   forward()          model, TrainTask::compute_loss; the last stage returns loss * weight
+//   end_forward()      adds the loss to those of the step: here, since a replayed graph does not call forward()
+//   backward()         calls back into ProgramRun, which runs autograd from the loss or the received gradient
+//   after_backward()   metrics of the microbatch
 //
 // Example
 //   TrainingStage stage(stage_job_of(job), *job.model_stages[0], {.local = 0}, step);
@@ -35,16 +41,22 @@ struct StageJob {
 };
 [[nodiscard]] StageJob stage_job_of(const TrainingJob& job);
 
-// The microbatches of a step, and those of the executor's current run: all of them, or a single one (step_graphs.h).
+// The microbatches that one call of PipelineExecutor::run() computes: all of a step, or a single one (step_graphs.h).
+// train_pack() sets it before the call.
+struct ExecutedMicrobatches {
+  std::size_t first = 0;       // index in StepMicrobatches::pack of the first of them
+  bool are_last = true;        // of the step
+  bool keep_inputs = false;    // whether inputs live until that call ends (PipelineStage::forward)
+  StepGraph* graph = nullptr;  // borrowed; null unless their computations are captured or replayed
+};
+
+// The microbatches of a step. MicrobatchRunner sets all but `executed`.
 struct StepMicrobatches {
   MicrobatchPack pack = {};
-  std::size_t first = 0;                  // index in `pack` of the first microbatch of the run
-  bool is_last_run = true;                // whether no further run of the step follows
-  GradientManager* gradients = nullptr;   // borrowed
-  FirstStep* first_step = nullptr;        // borrowed; null after the first step
-  bool keeps_inputs = false;              // whether inputs live until the run ends (PipelineStage::forward)
-  StepGraph* graph = nullptr;             // borrowed; null unless the run's computations are captured or replayed
-  std::vector<WeightedLoss> losses = {};  // loss of each microbatch, detached; the last stage's forward sets it
+  GradientManager* gradients = nullptr;  // borrowed
+  FirstStep* first_step = nullptr;       // borrowed; null after the first step
+  ExecutedMicrobatches executed = {};
+  std::vector<WeightedLoss> losses = {};  // of each microbatch on the last stage, detached; set by forward
 };
 
 struct TrainingStagePlace {
@@ -76,9 +88,9 @@ auto without_backward(const Forward& forward) {
   return result;
 }
 
-// For a task with several losses: the first creates a mean of each loss in `loss_means`, the second adds the losses of
-// a microbatch to these means.
+// Creates a mean in `loss_means` for each name in `weights` that has none. A task with one loss has no names.
 void name_loss_means(MetricMap& loss_means, const LossWeights& weights);
+// Adds the losses of a microbatch to these means.
 void update_loss_means(const MetricMap& loss_means, const WeightedLoss& loss, const LossWeights& weights);
 
 class TrainingStage : public PipelineStage {
@@ -104,7 +116,7 @@ class TrainingStage : public PipelineStage {
  private:
   // Converts the index of a microbatch in the run to its index in the step.
   [[nodiscard]] std::size_t index_in_step(MicrobatchIndex microbatch) const {
-    return step_.first + static_cast<std::size_t>(microbatch.value);
+    return step_.executed.first + static_cast<std::size_t>(microbatch.value);
   }
   [[nodiscard]] AnyMicrobatch& at(MicrobatchIndex microbatch) const { return *step_.pack[index_in_step(microbatch)]; }
   [[nodiscard]] WeightedLoss& loss_of(MicrobatchIndex microbatch);
@@ -112,8 +124,8 @@ class TrainingStage : public PipelineStage {
   [[nodiscard]] std::vector<at::Tensor> inner_forward(MicrobatchIndex microbatch,
                                                       const std::vector<at::Tensor>& arrived);
   [[nodiscard]] at::Tensor loss(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived);
-  [[nodiscard]] bool is_captured() const { return step_.graph != nullptr; }
-  [[nodiscard]] bool is_being_captured() const { return is_captured() && !step_.graph->is_captured(); }
+  [[nodiscard]] bool is_captured() const { return step_.executed.graph != nullptr; }
+  [[nodiscard]] bool is_being_captured() const { return is_captured() && !step_.executed.graph->is_captured(); }
   void run_backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last, const std::function<void()>& compute);
   void take_state_after_replay(MicrobatchIndex microbatch);
 

@@ -111,7 +111,8 @@ class Times {
 void measure_bytes(Passes& passes, c10::Device device, StageCosts& costs) {
   std::optional<AllocatedBytes> allocated;
   std::map<Point, std::int64_t> bytes;
-  // backward_follows is false, as for all but the last of the microbatches that a rank keeps at the same time.
+  // Measures a forward whose backward does not follow immediately, because of the microbatches that a rank keeps at the
+  // same time only the last has one that does.
   passes.run(/*is_split=*/true, /*backward_follows=*/false, [&](Point point) {
     if (point == Point::kStart) allocated.emplace(device);
     bytes[point] = allocated->now();

@@ -33,9 +33,9 @@ struct StageSample {
   std::function<void()> before_forward = {};  // called before each forward, and not measured
 };
 
-// Collective if the stage's forward or backward is. activation_bytes: memory kept after the outputs of a forward have
-// been sent, including its inputs. deferred_bytes: memory that I keeps for W after the gradients of the inputs have
-// been sent.
+// Measures times and memory of a stage's forward and backward; collective if these are. In the result, activation_bytes
+// is what a forward leaves in memory for its backward, with its inputs, after its outputs were sent. deferred_bytes is
+// what the backward of the inputs (I) leaves for the backward of the weights (W), after it has sent its gradients.
 [[nodiscard]] StageCosts measure_stage(PipelineStage& stage, const StageSample& sample);
 
 struct SampledStage {

@@ -87,7 +87,7 @@ constexpr auto enum_names(ScheduleKind) {
 // keeps at most max_bytes.
 struct AutoScheduleConfig {
   std::int64_t max_stages_per_rank = 4;
-  std::vector<ScheduleKind> schedules = {};  // the candidates; empty: all
+  std::vector<ScheduleKind> schedules = {};  // those to choose from; empty: all
   // Bytes that a rank may keep for its stages (parameters, gradients, two fp32 moments, what FSDP gathers) and
   // microbatches. null: on GPUs nine tenths of the memory that is free without stages, on CPUs no limit.
   std::optional<std::int64_t> max_bytes = {};
