@@ -45,9 +45,9 @@ struct TextSamplesConfig {
 
 class TextSamples {
  public:
-  // Reads the tokenizer, if one is configured; without it tokens are bytes. Throws ConfigError if the tokenizer cannot
-  // be read, if the model's vocabulary is smaller than that of the tokenizer or of bytes, if the data are token ids and no
-  // tokenizer is configured, if a prompt has no tokens, or if an entry of stop_at is no token.
+  // Reads the tokenizer, if one is configured; without it tokens are bytes. Throws ConfigError if the tokenizer
+  // cannot be read, if the model's vocabulary is smaller than that of the tokenizer or of bytes, if the data are
+  // token ids and no tokenizer is configured, if a prompt has no tokens, or if an entry of stop_at is no token.
   TextSamples(const TextSamplesConfig& config, const DataConfig& data, const TokenLimits& limits);
 
   // Collective over all ranks of the model. The main process writes each prompt and its continuation. With a tokenizer,
