@@ -162,7 +162,7 @@ std::unique_ptr<FolderLock> CheckpointDirectory::prepare() const {
 }
 
 fs::path CheckpointDirectory::make_staging(std::int64_t step) const {
-  const fs::path folder = path_ / cat(kPrefix, step);
+  const fs::path folder = folder_of(path_, step);
   const bool is_ours = !fs::exists(folder) || has_manifest(folder);
   D9D_CHECK(is_ours, IoError, "[checkpoint] expected no other folder or file ", folder.string(),
             ", got one without a manifest.json. Move it away, or save elsewhere.");
@@ -174,7 +174,7 @@ fs::path CheckpointDirectory::make_staging(std::int64_t step) const {
 std::string CheckpointDirectory::complete(std::int64_t step, const JobTensors& tensors,
                                           const nlohmann::ordered_json& values,
                                           std::optional<std::int64_t> num_to_keep) const {
-  const fs::path folder = path_ / cat(kPrefix, step), staging = cat(folder.string(), kUnfinished);
+  const fs::path folder = folder_of(path_, step), staging = cat(folder.string(), kUnfinished);
   const std::vector<RankNote> notes = read_rank_notes(staging, job_.num_ranks());
   check_shared_values(notes);
   write_manifest(staging, step, tensors, values, notes);
@@ -224,6 +224,8 @@ std::string CheckpointDirectory::save(std::int64_t step, const CheckpointState& 
   }
   return not_removed;
 }
+
+fs::path CheckpointDirectory::folder_of(const fs::path& path, std::int64_t step) { return path / cat(kPrefix, step); }
 
 std::map<std::int64_t, fs::path> CheckpointDirectory::complete() const { return complete_ones(path_); }
 

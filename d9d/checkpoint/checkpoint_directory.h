@@ -91,6 +91,8 @@ class CheckpointDirectory {
   // (shared_values.h). CheckpointWriter saves without waiting.
   std::string save(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep) const;
 
+  // Local. The folder of the checkpoint of this step in `path`: save-<step>.
+  [[nodiscard]] static std::filesystem::path folder_of(const std::filesystem::path& path, std::int64_t step);
   [[nodiscard]] std::map<std::int64_t, std::filesystem::path> complete() const;  // local: checkpoints by step
   // Local. Folders called save-<step> that are not checkpoints; they are neither read nor removed.
   [[nodiscard]] std::map<std::int64_t, std::filesystem::path> others() const;  // by step

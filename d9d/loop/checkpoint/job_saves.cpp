@@ -58,6 +58,8 @@ void JobSaves::report(const EndedSave& save, bool run_ends, bool is_last_save) c
   const CheckpointingConfig& config = job_.config.checkpointing;
   const Logger& log = job_.context.log();
   if (save.error.empty()) {
+    const std::filesystem::path folder = CheckpointDirectory::folder_of(config.save_dir, save.step);
+    job_.events->trigger(kTrainCheckpointSaved, {.step = save.step, .folder = folder});
     if (!job_.context.is_main_process()) return;
     log.info("saved step ", save.step, " in ", config.save_dir.string(), " (", save.seconds, " s)");
     if (!save.not_removed.empty()) log.warning("[checkpoint] could not remove ", save.not_removed);

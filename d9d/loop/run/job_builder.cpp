@@ -171,6 +171,7 @@ void JobBuilder::load_state(TrainingJob& job) {
   load(*saved, job);
   warn_of_other_settings(context_, *saved, hparams_of(parts_), job.written);
   if (const auto states = task_states(*saved); !states.empty()) parts_.task.load_state(states);
+  job.events->trigger(kTrainCheckpointLoaded, {.step = saved->step(), .folder = saved->folder()});
 }
 
 }  // namespace d9d

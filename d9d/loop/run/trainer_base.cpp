@@ -1,5 +1,6 @@
 #include "d9d/loop/run/trainer_base.h"
 
+#include <exception>
 #include <utility>
 
 #include "d9d/loop/checkpoint/export_model.h"
@@ -19,6 +20,18 @@ TrainerBase::TrainerBase(const DistContext& context, const TrainerConfig& config
 TrainerBase::~TrainerBase() = default;
 
 TrainingOutcome TrainerBase::train() {
+  try {
+    return train_and_finalize();
+  } catch (const std::exception& error) {
+    try {
+      job_.events->trigger(kTrainFailed, {.error = error});
+    } catch (const std::exception&) {  // the error of the job is the one to report
+    }
+    throw;
+  }
+}
+
+TrainingOutcome TrainerBase::train_and_finalize() {
   job_.hparams = hparams_of(parts_);
   MicrobatchRunner runner(job_, parts_.task, builder_.stream(), *binding_);
   const TrainingOutcome outcome = run_training(job_, runner);

@@ -48,6 +48,7 @@ class TrainerBase {
               std::unique_ptr<TaskBinding> binding);
 
  private:
+  TrainingOutcome train_and_finalize();
   void log_graph_counts() const;
 
   const JobParts parts_;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <filesystem>
 #include <functional>
 #include <vector>
 
@@ -51,6 +53,13 @@ struct FinishedStep : TrainStep {
   bool is_updated = false;  // false: the step changed nothing, such as a skipped step with a non-finite loss
 };
 struct TrainFinished {};
+struct CheckpointEvent {
+  std::int64_t step;  // number of steps that were done
+  const std::filesystem::path& folder;
+};
+struct TrainFailed {
+  const std::exception& error;
+};
 
 // Triggered when all handlers are registered and nothing is built yet.
 inline constexpr Event<ConfigurationStarted> kTrainConfigStarted{"train.configuration.start"};
@@ -59,6 +68,8 @@ template <class Batch>
 inline constexpr Event<DataStreamReady<Batch>> kTrainDataStreamReady{"train.configuration.data_stream"};
 // Triggered when the stages have storage and their values, which may come from a checkpoint.
 inline constexpr Event<ModelStagesReady> kTrainModelStagesReady{"train.configuration.model_stages"};
+// Triggered if the job continues from a checkpoint, when all of it is loaded.
+inline constexpr Event<CheckpointEvent> kTrainCheckpointLoaded{"train.checkpoint.loaded"};
 // The next two are triggered when both the optimiser and the learning-rate scheduler exist.
 inline constexpr Event<OptimizerReady> kTrainOptimizerReady{"train.configuration.optimizer"};
 inline constexpr Event<LRSchedulerReady> kTrainLRSchedulerReady{"train.configuration.lr_scheduler"};
@@ -76,6 +87,12 @@ inline constexpr Event<TrainStep> kTrainOptimizerStepPre{"train.optimizer_step.p
 inline constexpr Event<TrainStep> kTrainOptimizerStepPost{"train.optimizer_step.post"};
 // Triggered after the step's values are logged and its gradients cleared; current_step() is still this step.
 inline constexpr Event<FinishedStep> kTrainStepPost{"train.step.post"};
+// Triggered on all ranks in the step in which they know that a checkpoint is complete on disk, after the votes of that
+// step; at the end of the run for the last one.
+inline constexpr Event<CheckpointEvent> kTrainCheckpointSaved{"train.checkpoint.saved"};
+// Triggered on a rank whose Trainer::train() ends with an exception, which then goes on. Other ranks may have failed or
+// may be waiting for this one, so a handler must not communicate; what it throws is dropped.
+inline constexpr Event<TrainFailed> kTrainFailed{"train.failed"};
 // Triggered after the task's finalize, also when the job was interrupted.
 inline constexpr Event<TrainFinished> kTrainFinished{"train.finished"};
 

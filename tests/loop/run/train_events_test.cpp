@@ -1,6 +1,7 @@
 // Tests which events a job triggers, when, and with which contexts.
 #include "d9d/loop/task/train_events.h"
 
+#include <filesystem>
 #include <limits>
 
 #include <gmock/gmock.h>
@@ -52,6 +53,28 @@ struct Listener {
   toy::Log* log;
 };
 
+struct CheckpointListener : toy::Task {
+  void register_events(const DistContext&, EventBus& events) override {
+    for (const auto& event : {kTrainCheckpointLoaded, kTrainCheckpointSaved}) {
+      events.subscribe(event, [this, event](const CheckpointEvent& checkpoint) {
+        EXPECT_TRUE(std::filesystem::exists(checkpoint.folder / "manifest.json")) << checkpoint.folder;
+        log.push_back(cat(event.id, " ", checkpoint.step));
+      });
+    }
+    events.subscribe(kTrainFailed, [this](const TrainFailed& failed) {
+      log.push_back(cat("failed: ", failed.error.what()));
+      throw StateError("[test] a handler of a failure throws.");
+    });
+  }
+  toy::Log events() const {
+    toy::Log events;
+    for (const std::string& line : log) {
+      if (line.starts_with("train.") || line.starts_with("failed")) events.push_back(line);
+    }
+    return events;
+  }
+};
+
 struct ListeningTask : toy::Task {
   void register_events(const DistContext&, EventBus& events) override { Listener{&log}.subscribe(events); }
 };
@@ -60,6 +83,33 @@ struct ListeningTask : toy::Task {
 TrainingOutcome train(Job& job, toy::Task& task) {
   Trainer<toy::Types> trainer = job.make_trainer(job.context, task);
   return trainer.train();
+}
+
+TEST(TrainEvents, Tell_of_checkpoints_that_are_complete) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "d9d_checkpoint_events";
+  std::filesystem::remove_all(folder);
+  for (const std::int64_t total : {2, 3}) {
+    Job job({{samples(0, 1)}, {samples(1, 2)}, {samples(3, 2)}});
+    job.config.schedule.total_steps = total;
+    job.config.checkpointing.save_dir = folder.string();
+    job.config.checkpointing.period_steps = {EverySteps{1}};
+    CheckpointListener task;
+    train(job, task);
+    if (total == 2) {
+      EXPECT_THAT(task.events(), ElementsAre("train.checkpoint.saved 1", "train.checkpoint.saved 2"));
+    } else {
+      EXPECT_THAT(task.events(), ElementsAre("train.checkpoint.loaded 2", "train.checkpoint.saved 3"));
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(TrainEvents, Tell_of_an_exception_that_ends_the_run) {
+  Job job({{samples(0, 1)}, {samples(1, 2)}});
+  CheckpointListener task;
+  task.throws_at_step = 1;
+  EXPECT_THAT([&] { train(job, task); }, ThrowsMessage<UsageError>(HasSubstr("the task throws")));
+  EXPECT_THAT(task.events(), ElementsAre(HasSubstr("the task throws")));
 }
 
 TEST(TrainEvents, Come_in_order_with_their_contexts) {
