@@ -14,7 +14,7 @@ COMPILER = re.compile(r"typeinfo|vtable|guard variable|__ioinit|VTT for|DW\.ref|
 CONSTANT = re.compile(r"::k[A-Z]\w*(\[abi:\w+\])?$|json_type<.*>\(\)::type$")
 # State that belongs to the process, and why there is only one of each.
 PROCESS = {
-    "d9d::(anonymous namespace)::stop_requested": "a signal handler can reach nothing else",
+    "d9d::(anonymous namespace)::stop_signal": "a signal handler can reach nothing else",
     "d9d::(anonymous namespace)::num_scopes": "the signal handlers of a process",
     "d9d::(anonymous namespace)::handlers_mutex": "the signal handlers of a process",
     "d9d::(anonymous namespace)::are_installed": "the signal handlers of a process",
