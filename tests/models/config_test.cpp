@@ -80,6 +80,7 @@ TEST(Qwen3MoEParameters, Refuse_dense_layers_that_the_model_does_not_have) {
               HasSubstr("model.layer.dense_layers.indices: expected ascending indices of layers below "
                         "num_hidden_layers = 16, got [0,16]"));
   EXPECT_THAT(error("[1, 1]"), HasSubstr("got [1,1]. Each layer has its index once."));
+  EXPECT_THAT(error("[]"), HasSubstr("expected the index of a layer, got none. Leave dense_layers out"));
   EXPECT_THAT(error("[-1]"), HasSubstr("model.layer.dense_layers.indices"));
   EXPECT_THAT(error_with("/layer/dense_layers", R"({"indices": [0]})"), HasSubstr("intermediate_size"));
 }

@@ -189,8 +189,9 @@ def layer_rows():
         f"{layer}.router_auxiliary_loss_coefficient": Row(0.5, look=numbers),
         f"{layer}.router_bias_update_rate": Row(0.5, look=refused("router_bias_update_rate")),
         f"{layer}.dense_layers": Row({"indices": [0], "intermediate_size": 32}, look=numbers),
-        f"{layer}.dense_layers.indices": Row([0], look=numbers,
-                                             given={f"{layer}.dense_layers": {"indices": [], "intermediate_size": 32}}),
+        f"{layer}.dense_layers.indices": Row(
+            [1], look=numbers, given={"model_provider.model.num_hidden_layers": 2,
+                                      f"{layer}.dense_layers": {"indices": [0], "intermediate_size": 32}}),
         f"{layer}.dense_layers.intermediate_size": Row(
             24, look=numbers, given={f"{layer}.dense_layers": {"indices": [0], "intermediate_size": 32}}),
         f"{layer}.sdpa_backend": Row({"kind": "eager"}, look=numbers),

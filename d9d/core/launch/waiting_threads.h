@@ -7,8 +7,8 @@
 //
 // If a job has its cores to itself, a spinning thread gets the next operator's work sooner than one that must be woken.
 // If other work runs too, a spinning thread takes the core from the thread that it waits for. A thread of this object
-// measures
-// twice a second how long threads of the process ran and how long they waited for a core, which the kernel counts.
+// measures twice a second how long threads of the process ran and how long they waited for a core, which the kernel
+// counts.
 #pragma once
 
 #include <chrono>

@@ -21,7 +21,7 @@ struct DatasetDataConfig {
   std::string dataset = {};  // a folder, as dataset_files() reads it
   std::string split = {};
   std::string text_column = {};
-  std::int64_t use_samples = 1;   // how many of the first rows are read
+  std::int64_t use_samples = 1;   // at most so many rows become documents
   std::int64_t shuffle_seed = 0;  // seeds Dataset.shuffle(), then BufferOrder::kLegacy
   std::filesystem::path tokenizer = {};
   std::int64_t num_proc = 1;

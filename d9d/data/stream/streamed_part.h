@@ -35,7 +35,7 @@ class StreamedPart {
   [[nodiscard]] TokenSample sequence(std::int64_t index) const { return packed_->get(index); }
   [[nodiscard]] std::int64_t num_positions(std::int64_t index) const { return packed_->num_positions(index, 0); }
   [[nodiscard]] std::int64_t num_skipped() const { return num_skipped_; }    // number of skipped bad rows
-  [[nodiscard]] bool predicts_nothing() const { return predicts_nothing_; }  // no document has a target
+  [[nodiscard]] bool predicts_nothing() const { return predicts_nothing_; }  // no item has a target
 
  private:
   std::shared_ptr<const PackedDataset> packed_;

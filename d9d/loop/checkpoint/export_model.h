@@ -12,10 +12,10 @@
 
 namespace d9d {
 
-// Collective. Called before training, so that an export cannot fail after it. Locks the folder for this job until the
-// returned lock, which is null except on the main process, is destroyed. Throws IoError if the folder cannot be written
-// or another job has locked it, ConfigError if trackers or checkpoints of this job write into it. Warns of files of
-// another tokenizer in the folder, which the export will remove.
+// Collective. Called before training, to find then what would make an export fail after it. Locks the folder for this
+// job until the returned lock, which is null except on the main process, is destroyed. Throws IoError if the folder
+// cannot be written or another job has locked it, ConfigError if trackers or checkpoints of this job write into it.
+// Warns of files of another tokenizer in the folder, which the export will remove.
 [[nodiscard]] std::unique_ptr<FolderLock> prepare_export(const DistContext& context,
                                                          const std::filesystem::path& folder,
                                                          const std::map<std::string, std::string>& files,

@@ -149,6 +149,9 @@ void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& s
   std::string list;
   for (const auto& change : nlohmann::json::diff(before, now)) {
     const nlohmann::json::json_pointer key(change.at("path").get<std::string>());
+    // A key that is newer than the checkpoint, or was removed since, changes nothing if it is null.
+    const auto is_set = [&](const nlohmann::json& all) { return all.contains(key) && !all.at(key).is_null(); };
+    if (!is_set(before) && !is_set(now)) continue;
     list += cat(list.empty() ? "" : "; ", dotted_key(key.to_string()), " is ", text(now, key), ", and was ",
                 text(before, key));
   }

@@ -45,8 +45,8 @@ void check_names_of_saves(const DistContext& context, const CheckpointingConfig&
                                               const std::optional<SavedCheckpoint>& resumed);
 
 // Local. Called before the state of an optimiser is saved or loaded. Throws StateError if state_dict() returns new
-// tensors at each call. The main process warns if state_dict() is empty, if an entry belongs to no parameter, or if
-// only some parameters have entries.
+// tensors at each call. The main process warns if state_dict() is empty, if an entry of several elements belongs to
+// no parameter, or if only some parameters have entries.
 void check_optimizer_state(const DistContext& context, const Module& module, const Optimizer& optimizer);
 
 // Returns the value of TrainingJob::written. given: the configuration of the trainer as the user wrote it.

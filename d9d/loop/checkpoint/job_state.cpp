@@ -66,7 +66,7 @@ bool has_frozen_parameters(const Module& module, const DistContext& context) {
 }
 
 // Throws ConfigError unless this job gets its frozen parameters, which the checkpoint lacks, from the same
-// source_checkpoint and base_seed as the job that saved.
+// source_checkpoint as the job that saved, and from the same base_seed if any of them came from the seed.
 void check_frozen_source(const SavedCheckpoint& saved, const TrainerConfig& config) {
   constexpr const char* kAdvice = ": frozen parameters are not in it. Continue with the same.";
   const ModelStageFactoryConfig& factory = config.model_stage_factory;

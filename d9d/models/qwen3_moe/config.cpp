@@ -18,9 +18,10 @@ void Qwen3MoELayerParameters::validate(const ConfigPath& path) const {
 void Qwen3MoELayerParameters::validate_layers(std::int64_t num_hidden_layers, const ConfigPath& path) const {
   if (!dense_layers) return;
   const std::vector<std::int64_t>& indices = dense_layers->indices;
+  D9D_CHECK(!indices.empty(), ConfigError, path / "dense_layers" / "indices",
+            "expected the index of a layer, got none. Leave dense_layers out if all layers have experts.");
   const bool is_ascending = std::ranges::adjacent_find(indices, std::greater_equal()) == indices.end();
-  D9D_CHECK(is_ascending && (indices.empty() || indices.back() < num_hidden_layers), ConfigError,
-            path / "dense_layers" / "indices",
+  D9D_CHECK(is_ascending && indices.back() < num_hidden_layers, ConfigError, path / "dense_layers" / "indices",
             "expected ascending indices of layers below num_hidden_layers = ", num_hidden_layers, ", got ",
             Json(indices).dump(), ". Each layer has its index once.");
 }

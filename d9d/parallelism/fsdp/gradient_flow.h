@@ -51,12 +51,12 @@ class GradientFlow {
   // The following functions are collective. finish() is called when the backward of the unit has ended; it reduces the
   // unit if this pass reduces.
   void finish(std::size_t unit);
-  // Called in W of a split backward. Reduces units from the last unit of forward to the first, and stops at a unit
-  // whose gradients are not complete, unless `all`. So all ranks reduce in the same order, whichever gradient is
-  // complete first.
+  // Called when a gradient of a unit is complete; has an effect only in W of a split backward. Reduces units from the
+  // last unit of forward to the first, and stops at a unit whose gradients are not complete, unless `all`. So all ranks
+  // reduce in the same order, whichever gradient is complete first.
   void reduce_waiting(bool all);
-  // Reduces all units that must still be reduced. In the last pass of a step it also sums gradients over replicas and
-  // compares the orders of the ranks.
+  // If this pass reduces, reduces all units that must still be reduced. In the last pass of a step it also sums
+  // gradients over replicas and compares the orders of the ranks.
   void reduce_rest();
 
   void wait() const { reduced_.wait(); }  // makes the current stream wait for the last reduction

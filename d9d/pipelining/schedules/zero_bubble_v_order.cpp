@@ -9,7 +9,7 @@
 namespace d9d {
 namespace {
 
-// Returns the order for at least 2 P - 1 microbatches, for which no phase is empty.
+// Returns the order for at least 2 P - 1 microbatches, for which the steady phase is not empty.
 RankProgram full_plan(const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches) {
   const std::int64_t num_ranks = stages.num_ranks();
   detail::VCounters v(stages, rank);

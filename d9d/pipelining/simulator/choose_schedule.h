@@ -63,8 +63,9 @@ struct ScheduleCandidate {
 
 struct ScheduleChoice {
   ScheduleCandidate best;
-  // The candidates that were simulated, the shortest step first. Candidates that are left out have longer steps than
-  // the best: the computations of one of their ranks alone take longer.
+  // The candidates that were simulated, the shortest step first. Left out are schedules that cannot run, and those
+  // whose step is longer than the best: the computations of one of their ranks take longer, counted from its first
+  // input.
   std::vector<ScheduleCandidate> candidates;
   // `best` with the virtual layers that shorten its step most; nullopt if none do. If stages were measured, its
   // makespan is that of `best`, scaled by the factor by which the virtual layers shorten the step that is simulated
