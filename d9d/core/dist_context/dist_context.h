@@ -1,5 +1,5 @@
 // A rank's view of its job: its rank, its device, the meshes of all ranks and the communication with them. launch()
-// builds it and passes it by reference; a process may have several, one for each rank that is a thread.
+// builds it and passes it by reference; a process may have several, such as one for each rank that is a thread.
 //
 // Example
 //   const DeviceMesh& dense = context.mesh(MeshDomain::kDense);

@@ -13,7 +13,9 @@
 namespace d9d {
 
 // Local: each rank has its own. A request of any rank ends the job on all ranks: after the running step, whose handlers
-// made it, or after the first step of a run if it was made before. The job saves that step, and ends as a finished one.
+// made it, or after the first step of a run if it was made before. With several ranks, a handler of kTrainStepPost that
+// subscribes during a run that began without any ends it one step later. The job saves its last step, and ends as a
+// finished one.
 class StopRequest {
  public:
   // why: for the log, such as "the loss is below 0.1". Of several requests the first counts.
