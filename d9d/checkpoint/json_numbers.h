@@ -12,7 +12,7 @@
 
 namespace d9d {
 
-// Throws StateError for bytes and for text that is not UTF-8.
+// as_text_json() throws StateError if `values` contains a binary value or a string that is not UTF-8.
 [[nodiscard]] nlohmann::ordered_json as_text_json(const nlohmann::ordered_json& values);
 [[nodiscard]] nlohmann::ordered_json from_text_json(const nlohmann::ordered_json& json);
 

@@ -26,8 +26,8 @@ namespace d9d {
 // its folder. Files that are in the folder but not in `files` do not count as missing.
 void warn_of_missing_parts(const std::vector<std::filesystem::path>& files, const Logger& log);
 
-// Paths of Megatron-LM's datasets without the extensions .idx and .bin, each once. A pattern may have either extension
-// or none; the .idx is searched for.
+// Returns the paths of Megatron-LM's datasets without the extensions .idx and .bin, each once. A pattern may end in
+// .idx, .bin, .* or have no extension; it is matched against the .idx files.
 [[nodiscard]] std::vector<std::filesystem::path> megatron_prefixes(const std::vector<std::string>& patterns,
                                                                    const Logger& log);
 

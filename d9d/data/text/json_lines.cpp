@@ -120,7 +120,8 @@ bool is_over_lines(std::string_view text) {
   return has_end || parsed.error_at > begin.text.size();
 }
 
-// Whether one of the first lines may be an object: a file may begin with bad rows.
+// Returns whether one of the first 16 lines with text begins with '{', and true if there is none. The first line alone
+// would not decide, since a file may begin with malformed rows.
 bool has_object(std::string_view text) {
   constexpr int kLooksAt = 16;
   for (int i = 0; i < kLooksAt; ++i) {

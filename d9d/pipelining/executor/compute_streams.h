@@ -38,7 +38,7 @@ namespace d9d {
 
 class ComputeStreams {
  public:
-  explicit ComputeStreams(std::shared_ptr<World> world);  // creates two streams on the world's device
+  explicit ComputeStreams(std::shared_ptr<World> world);  // creates lane 1 and the stream of receive()
 
   // Runs `work` on the stream of `lane`, with World::lane() set to it. Lane 0 is the caller's current stream, lane 1
   // the second stream. Neither stream waits for the other.

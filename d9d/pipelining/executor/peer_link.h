@@ -42,7 +42,7 @@ class PeerLink final : public NeighbourLink {
   [[nodiscard]] static std::int64_t inbox_bytes(std::int64_t num_slots, std::int64_t message_bytes);
 
   // Collective over the two ranks. Opens peer memory with an inbox of num_bytes on each rank. begin_step() replaces it
-  // by a larger one if messages need it.
+  // with a larger one if messages need it.
   [[nodiscard]] static PeerMemoryResult open(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes);
   // memory: from open(). watch: borrowed.
   PeerLink(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemory> memory, std::int64_t num_inbox_slots,

@@ -119,8 +119,8 @@ void ProgramRun::run_computes(const std::vector<PlannedCompute>& parts, Steps& a
   }
 }
 
-// Runs the sends at the beginning of `after` whose outputs exist, each on the stream of the part that computed the
-// output.
+// Runs the sends at the beginning of `after`, the rest of the program, up to the first whose tensors are not computed
+// yet, and removes them from it. Each runs on the stream of the part that computed its tensors.
 void ProgramRun::send_made(const std::vector<PlannedCompute>& parts, Steps& after) {
   for (; !after.empty(); after = after.subspan(1)) {
     const auto* const message = std::get_if<PlannedMessage>(&after.front());

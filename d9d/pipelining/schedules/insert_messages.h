@@ -5,9 +5,10 @@
 //
 // A send directly follows the computation that outputs its transfer. A receive directly precedes the computation that
 // uses the transfer, so that no rank waits for a message that it does not need yet. The messages of a link are received
-// in the order in which they are sent. With a limited number of receive buffers, a rank that is between two
-// computations receives a delivered message early if its sender waits for a free buffer: otherwise ranks could wait for
-// each other's buffers for ever.
+// in the order in which they are sent. With a limited number of receive buffers, some receives are placed earlier, since
+// ranks could wait for each other's buffers for ever: the ranks are simulated with the given costs, and where a sender
+// would wait for a free buffer, the receiver gets the receive of its oldest delivered message before its next
+// computation.
 #pragma once
 
 #include <cstdint>
