@@ -15,7 +15,9 @@
 
 namespace d9d {
 
-// Runs all forwards, stage by stage.
+// Runs forwards only, for stages placed in any way. A microbatch enters the first stage as soon as this rank has run the
+// forwards of earlier microbatches that it has by then, so a rank waits only while the pipeline fills and drains, and
+// the number of transfers in flight does not grow with M.
 [[nodiscard]] RankProgram forward_order(const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches);
 
 // Runs all forwards stage by stage, then all backwards in the opposite order (GPipe, looped breadth-first). Keeps V M
