@@ -10,30 +10,10 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/philox.h"
+#include "d9d/modules/eval_scope.h"
 
 namespace d9d {
 namespace {
-
-class EvalScope {
- public:
-  explicit EvalScope(std::vector<ModulePtr<DecoderForCausalLM>> parts) : parts_(std::move(parts)) {
-    for (const auto& part : parts_) {
-      part->for_each_module(
-          [&](const std::string&, Module& module) { were_training_.emplace_back(&module, module.is_training()); });
-      part->eval();
-    }
-  }
-  // Outer modules come before inner ones, whose mode may differ.
-  ~EvalScope() {
-    for (const auto& [module, was_training] : were_training_) module->train(was_training);
-  }
-  EvalScope(const EvalScope&) = delete;
-  EvalScope& operator=(const EvalScope&) = delete;
-
- private:
-  std::vector<ModulePtr<DecoderForCausalLM>> parts_;
-  std::vector<std::pair<Module*, bool>> were_training_;
-};
 
 // Inverse transform sampling from the softmax of logits [V].
 std::int64_t sample(const at::Tensor& logits, double temperature, RandomStream stream) {
@@ -63,7 +43,9 @@ std::vector<std::int64_t> generate(TokenModel& model, std::vector<std::int64_t> 
             options.num_tokens, ".");
   D9D_CHECK(std::isfinite(options.temperature) && options.temperature >= 0, ConfigError,
             "[models::generate] expected a temperature of 0 or above, got ", options.temperature, ".");
-  const EvalScope eval_scope(model.parts());
+  std::vector<std::shared_ptr<Module>> parts;
+  for (const auto& part : model.parts()) parts.push_back(part.shared());
+  const EvalScope eval_scope(parts);
   const at::NoGradGuard no_grad;
   std::vector<std::int64_t> tokens = std::move(prompt);
   std::vector<std::int64_t> generated;
