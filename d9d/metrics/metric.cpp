@@ -2,7 +2,16 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/base/check.h"
+
 namespace d9d {
+
+void detail::throw_no_metric(const MetricMap& metrics, const std::string& name) {
+  std::string names;
+  for (const auto& [each, metric] : metrics) names += cat(names.empty() ? "" : ", ", each);
+  throw StateError(cat("[metrics] expected a metric '", name, "' of the class that metric_at() names, got {", names,
+                       "}. Return it in TrainTask::create_metrics, with this class."));
+}
 
 void SumMetric::update(const at::Tensor& values) {
   const at::Tensor sum = values.detach().to(at::kDouble).sum();

@@ -35,6 +35,22 @@ class Metric {
 // Metrics by name; the names become tracker series.
 using MetricMap = std::map<std::string, std::shared_ptr<Metric>>;
 
+namespace detail {
+[[noreturn]] void throw_no_metric(const MetricMap& metrics, const std::string& name);
+}
+
+// Returns the metric of this name. Throws StateError if there is none, or one of another class.
+//
+// Example
+//   metric_at<SumMetric>(metrics, "num_correct").update(correct.sum());
+template <class T>
+[[nodiscard]] T& metric_at(const MetricMap& metrics, const std::string& name) {
+  const auto found = metrics.find(name);
+  T* const metric = found == metrics.end() ? nullptr : dynamic_cast<T*>(found->second.get());
+  if (metric == nullptr) detail::throw_no_metric(metrics, name);
+  return *metric;
+}
+
 // The sum of all values that it was given.
 class SumMetric final : public Metric {
  public:

@@ -3,8 +3,10 @@
 #include <cmath>
 
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "d9d/base/check.h"
 #include "d9d/core/dist_context/dist_context.h"
 
 #include "tests/support/ranks.h"
@@ -45,6 +47,20 @@ TEST(MeanMetric, Covers_all_ranks_after_sync_also_those_without_a_value) {
     metric.sync(context.mesh(MeshDomain::kBatch));
     EXPECT_DOUBLE_EQ(metric.compute().item<double>(), (1.0 * 3 + 2.0 * 2) / 5);
   });
+}
+
+TEST(MetricMap, Gives_a_metric_by_name_and_class) {
+  const MetricMap metrics = {{"sum", std::make_shared<SumMetric>()}, {"mean", std::make_shared<MeanMetric>()}};
+  EXPECT_EQ(&metric_at<SumMetric>(metrics, "sum"), metrics.at("sum").get());
+  for (const char* const name : {"mean", "product"}) {
+    try {
+      (void)metric_at<SumMetric>(metrics, name);
+      FAIL() << name;
+    } catch (const StateError& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr(cat("a metric '", name, "'")));
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("{mean, sum}"));
+    }
+  }
 }
 
 }  // namespace
