@@ -132,13 +132,14 @@ void put_in_place(const fs::path& staging, const fs::path& folder) {
 }
 
 // Returns which of the older checkpoints it could not remove, and why.
-std::string rotate(const fs::path& path, std::int64_t newest, std::int64_t num_to_keep) {
+std::string rotate(const fs::path& path, std::int64_t newest, const Retention& retention) {
   std::string problems;
   const auto complete = complete_ones(path);
-  std::int64_t left = std::ssize(complete);
+  const auto is_kept = [&](const auto& each) { return retention.kept_steps.contains(each.first); };
+  std::int64_t left = std::ssize(complete) - std::ranges::count_if(complete, is_kept);
   for (const auto& [step, folder] : complete) {
-    if (left <= num_to_keep) break;
-    if (step == newest) continue;
+    if (left <= retention.num_to_keep) break;
+    if (step == newest || retention.kept_steps.contains(step)) continue;
     try {
       remove_checkpoint(folder);
     } catch (const fs::filesystem_error& error) {
@@ -172,17 +173,16 @@ fs::path CheckpointDirectory::make_staging(std::int64_t step) const {
 }
 
 std::string CheckpointDirectory::complete(std::int64_t step, const JobTensors& tensors,
-                                          const nlohmann::ordered_json& values,
-                                          std::optional<std::int64_t> num_to_keep) const {
+                                          const nlohmann::ordered_json& values, const Retention& retention) const {
   const fs::path folder = folder_of(path_, step), staging = cat(folder.string(), kUnfinished);
   const std::vector<RankNote> notes = read_rank_notes(staging, job_.num_ranks());
   check_shared_values(notes);
   write_manifest(staging, step, tensors, values, notes);
   remove_rank_notes(staging, job_.num_ranks());
   put_in_place(staging, folder);
-  if (!num_to_keep) return "";
+  if (!retention.num_to_keep) return "";
   try {
-    return rotate(path_, step, *num_to_keep);
+    return rotate(path_, step, retention);
   } catch (const std::exception& error) {  // listing the folder failed; the new checkpoint is complete
     return error.what();
   }
@@ -206,7 +206,7 @@ bool CheckpointDirectory::has_all_files(std::int64_t step, std::chrono::millisec
 }
 
 std::string CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
-                                      std::optional<std::int64_t> num_to_keep) const {
+                                      const Retention& retention) const {
   job_.throw_if_failed();  // after a failed operation the tensors may hold arbitrary values
   const JobTensors all = job_tensors(state.tensors, job_);
   std::string not_removed;
@@ -217,7 +217,7 @@ std::string CheckpointDirectory::save(std::int64_t step, const CheckpointState& 
                       state.rank_values ? state.rank_values() : nlohmann::json(),
                       SharedValues(state, all, job_).wait());
     });
-    on_first_rank(job_, [&] { not_removed = complete(step, all, state.values, num_to_keep); });
+    on_first_rank(job_, [&] { not_removed = complete(step, all, state.values, retention); });
   } catch (const std::exception&) {
     if (job_.index() == 0) discard(step);
     throw;

@@ -5,7 +5,7 @@
 // Example
 //   CheckpointDirectory directory("checkpoints", context.mesh(MeshDomain::kBatch));
 //   const auto lock = directory.prepare();
-//   directory.save(step, state, /*num_to_keep=*/3);
+//   directory.save(step, state, {.num_to_keep = 3});
 //   ...                                                     // in another job
 //   if (const auto found = directory.newest()) found->load(state);
 //
@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,12 @@ class SavedCheckpoint {
 // several. None if the path is neither. A manifest.json beside weights of Hugging Face is not taken for a checkpoint.
 [[nodiscard]] std::optional<SavedCheckpoint> checkpoint_at(const std::filesystem::path& path);
 
+// Which checkpoints stay when a new one is complete.
+struct Retention {
+  std::optional<std::int64_t> num_to_keep = {};  // the newest, besides kept_steps; nullopt: all
+  std::set<std::int64_t> kept_steps = {};        // never removed, and not counted
+};
+
 class CheckpointDirectory {
  public:
   // `job`: all ranks, which must see the same file system. Ranks that differ along its axis "pp", if it has one, may
@@ -83,13 +90,13 @@ class CheckpointDirectory {
   // destroyed. Throws IoError on all ranks if the first rank cannot write to the folder, or another job holds the lock.
   [[nodiscard]] std::unique_ptr<FolderLock> prepare() const;
 
-  // Collective. Waits until the checkpoint is on disk on all ranks. Then removes checkpoints other than the num_to_keep
-  // newest; nullopt keeps all. Returns, on the first rank, which old checkpoints it could not remove and why. If a rank
+  // Collective. Waits until the checkpoint is on disk on all ranks. Then removes older checkpoints as `retention` says.
+  // Returns, on the first rank, which old checkpoints it could not remove and why. If a rank
   // cannot write, that rank throws its error and all others IoError with its reason; this step then has no checkpoint,
   // and earlier checkpoints stay. In the same way all ranks throw StateError if they have saved different tensors, or
   // the values contain bytes or text that is not UTF-8, and ConfigError if values that ranks share are not equal
   // (shared_values.h). CheckpointWriter saves without waiting.
-  std::string save(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep) const;
+  std::string save(std::int64_t step, const CheckpointState& state, const Retention& retention) const;
 
   // Local. The folder of the checkpoint of this step in `path`: save-<step>.
   [[nodiscard]] static std::filesystem::path folder_of(const std::filesystem::path& path, std::int64_t step);
@@ -105,7 +112,7 @@ class CheckpointDirectory {
   [[nodiscard]] std::filesystem::path make_staging(std::int64_t step) const;
   // Returns which older checkpoints could not be removed and why. If it throws, there is no checkpoint of this step.
   std::string complete(std::int64_t step, const JobTensors& tensors, const nlohmann::ordered_json& values,
-                       std::optional<std::int64_t> num_to_keep) const;
+                       const Retention& retention) const;
   void discard(std::int64_t step) const;  // does not throw
   // Waits up to `patience` for the files of all ranks; returns whether all have been written.
   [[nodiscard]] bool has_all_files(std::int64_t step, std::chrono::milliseconds patience) const;

@@ -59,7 +59,7 @@ struct CheckpointWriter::Save {
   enum class Phase { kFiles, kManifest };
   std::int64_t step;
   std::chrono::steady_clock::time_point began;
-  std::optional<std::int64_t> num_to_keep;
+  Retention retention;
   nlohmann::ordered_json values;
   Phase phase = Phase::kFiles;
   std::shared_future<SaveError> work = {};  // this rank's work in the phase; gives its error
@@ -75,7 +75,7 @@ CheckpointWriter::~CheckpointWriter() {
       save_->work.valid() && save_->work.get().text.empty();  // waits for the thread, which reads memory of this object
   if (!is_written || save_->phase == Save::Phase::kManifest || directory_.job().index() != 0) return;
   if (!directory_.has_all_files(save_->step, kPatience)) return;
-  (void)error_of([this] { directory_.complete(save_->step, tensors_, save_->values, save_->num_to_keep); });
+  (void)error_of([this] { directory_.complete(save_->step, tensors_, save_->values, save_->retention); });
 }
 
 std::unique_ptr<PinnedMemory> CheckpointWriter::make_memory(std::int64_t num_bytes) const {
@@ -121,13 +121,13 @@ void CheckpointWriter::receive_memory() {
   if (*writes_at_once_) memory_.reset();
 }
 
-void CheckpointWriter::begin(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep) {
+void CheckpointWriter::begin(std::int64_t step, const CheckpointState& state, const Retention& retention) {
   D9D_ASSERT(save_ == nullptr, "a save begins while another one is in flight");
   directory_.job().throw_if_failed();  // after a failed operation the tensors may hold arbitrary values
   if (plan_ == nullptr || !plan_->is_of(state.tensors)) prepare(state.tensors);
   if (memory_in_the_making_.valid()) receive_memory();
-  save_ = std::make_unique<Save>(Save{
-      .step = step, .began = std::chrono::steady_clock::now(), .num_to_keep = num_to_keep, .values = state.values});
+  save_ = std::make_unique<Save>(
+      Save{.step = step, .began = std::chrono::steady_clock::now(), .retention = retention, .values = state.values});
   const auto shared = std::make_shared<const SharedValues>(state, tensors_, directory_.job(), copies_);
   const auto write = [this, step, shared, rank_values = state.rank_values](const BoxValues& values) {
     const std::filesystem::path folder = directory_.make_staging(step);
@@ -158,7 +158,7 @@ void CheckpointWriter::start_commit() {
   save_->work = {};
   if (directory_.job().index() != 0) return;
   save_->work = in_thread(
-      [this] { save_->not_removed = directory_.complete(save_->step, tensors_, save_->values, save_->num_to_keep); });
+      [this] { save_->not_removed = directory_.complete(save_->step, tensors_, save_->values, save_->retention); });
 }
 
 EndedSave CheckpointWriter::ended(const std::string& error, bool is_refused) {

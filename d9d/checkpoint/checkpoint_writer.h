@@ -10,7 +10,7 @@
 //     const SaveProgress all = sum_over_ranks(writer.progress());
 //     ...
 //     if (const auto ended = writer.advance(all)) log(*ended);
-//     if (is_due) writer.begin(step, state, num_to_keep);
+//     if (is_due) writer.begin(step, state, {.num_to_keep = 3});
 //   }
 //   if (const auto ended = writer.finish()) log(*ended);
 //
@@ -61,10 +61,10 @@ class CheckpointWriter {
   // errors of job_tensors().
   void prepare(const std::map<std::string, DTensor>& tensors);
 
-  // Starts a save; no other may be in flight. When it is complete, checkpoints other than the num_to_keep newest are
-  // removed. Local, except that the first call after prepare(), and a call with other tensors than before, are
+  // Starts a save; no other may be in flight. When it is complete, older checkpoints are removed as `retention`
+  // says. Local, except that the first call after prepare(), and a call with other tensors than before, are
   // collective; the tensors must change on all ranks together.
-  void begin(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep);
+  void begin(std::int64_t step, const CheckpointState& state, const Retention& retention);
   // Local. Makes later work of the current stream, but not the host, wait until the tensors have been copied.
   void wait_for_copies() const { copied_.wait(); }
 

@@ -63,6 +63,10 @@ class GradientReduction {
   // Local. Called after an exception in forward or backward: restores the state before the first pass and clears
   // gradients. Parameters may be written once all ranks have called it; until then other ranks may still read them.
   virtual void abandon() = 0;
+  // Collective. Called between steps, around the forwards without gradients of several microbatches, in which no
+  // parameter is written: parameters may be gathered ahead, and stay gathered.
+  virtual void begin_evaluation() {}
+  virtual void end_evaluation() {}
   // Called after finish(). fp64, 0-dim, on the device: 0 if the ranks that sum together have all summed the same
   // gradients in this step, otherwise at least 0.5, which means that the sums are invalid. Undefined if ranks cannot
   // disagree.

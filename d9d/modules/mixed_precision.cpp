@@ -38,6 +38,11 @@ class MasterWeights final : public GradientReduction {
     is_in_step_ = true;
   }
   void end_pass() override {}
+  void begin_evaluation() override {
+    update();
+    is_in_step_ = true;
+  }
+  void end_evaluation() override { is_in_step_ = false; }
   void finish() override { is_in_step_ = false; }
   void clear() override { is_in_step_ = false; }
   void abandon() override { is_in_step_ = false; }

@@ -28,7 +28,7 @@ using TrackerContext = std::map<std::string, std::string>;
 // The series and step of a value.
 struct TrackerPoint {
   std::string name;       // may contain slashes: metric/accuracy
-  std::int64_t step = 0;  // 0-based
+  std::int64_t step = 0;  // 0-based; -1: before the first step
   TrackerContext context = {};
 };
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <iostream>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "d9d/core/launch/launch.h"
@@ -41,12 +43,24 @@ void pretrain(const d9d::ModelFamily<Parameters>& family, const d9d::PretrainCon
   std::optional<d9d::TextSamples> samples;  // built before training, so that mistakes in it end the job now
   if (config.sample) samples.emplace(*config.sample, config.data, limits);
   auto data = d9d::token_data_provider(config.data, limits, config.trainer.determinism.base_seed);
+  std::map<std::string, d9d::AutoDataProvider<d9d::TokenBatch>> evaluation_data;
+  d9d::EvaluationData<d9d::LanguageModelTypes> evaluation_sets;
+  for (const auto& [name, set] : config.evaluation_data) {
+    if (source) d9d::check_tokenizer(context, set, *source);
+    const auto added =
+        evaluation_data.emplace(name, d9d::token_data_provider(set, limits, config.trainer.determinism.base_seed));
+    evaluation_sets.emplace(name, &added.first->second);
+  }
   d9d::AutoOptimizerProvider optimizer(config.optimizer);
   d9d::AutoLRSchedulerProvider lr_scheduler(config.lr_scheduler);
 
-  d9d::Trainer<d9d::LanguageModelTypes> trainer(
-      context, config.trainer,
-      {.task = task, .model = model, .data = data, .optimizer = optimizer, .lr_scheduler = lr_scheduler});
+  d9d::Trainer<d9d::LanguageModelTypes> trainer(context, config.trainer,
+                                                {.task = task,
+                                                 .model = model,
+                                                 .data = data,
+                                                 .optimizer = optimizer,
+                                                 .lr_scheduler = lr_scheduler,
+                                                 .evaluation = evaluation_sets});
   if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
   trainer.export_to(config.export_to);
   if (context.is_main_process()) context.log().info("exported to ", config.export_to.string());

@@ -104,9 +104,23 @@ struct Task : d9d::TrainTask<Types> {
     is_correct = logits.argmax(-1) == language;
     return {.loss = at::cross_entropy_loss(logits, language)};
   }
-  d9d::MetricMap create_metrics() override { return {{"num_correct", num_correct}}; }
-  void update_metrics(const State& state, const d9d::MetricMap&) override { num_correct->update(state.second); }
-  const std::shared_ptr<d9d::SumMetric> num_correct = std::make_shared<d9d::SumMetric>();
+  d9d::MetricMap create_metrics() override { return {{"accuracy", std::make_shared<d9d::MeanMetric>()}}; }
+  void update_metrics(const State& state, const d9d::MetricMap& metrics) override {
+    const at::Tensor& is_correct = state.second;
+    const at::Tensor num_snippets = at::scalar_tensor(is_correct.numel());
+    d9d::metric_at<d9d::MeanMetric>(metrics, "accuracy").update(is_correct.to(at::kFloat).mean(), num_snippets);
+  }
+  // Ends the job when three evaluations in a row are no better than the best before them.
+  void register_events(const d9d::DistContext&, d9d::EventBus& events) override {
+    events.subscribe(d9d::kTrainEvaluationPost, [this](const d9d::FinishedEvaluation& evaluation) {
+      accuracy = evaluation.values.at("accuracy");
+      num_worse = accuracy > best ? 0 : num_worse + 1;
+      best = std::max(best, accuracy);
+      if (num_worse == 3) evaluation.stop.request("three evaluations were no better");
+    });
+  }
+  double accuracy = 0, best = 0;  // of evaluations
+  int num_worse = 0;
 };
 
 // Builds the model on each rank.
@@ -128,22 +142,20 @@ void train(const Config& config, d9d::DistContext& context) {
   Provider provider(config);
   d9d::AutoDataProvider<Snippet> data([&](const auto&) { return std::make_shared<Snippets>(config, 0, 90); },
                                       d9d::stack_samples<Snippet>, config.data, config.trainer.determinism.base_seed);
+  d9d::AutoDataProvider<Snippet> unseen([&](const auto&) { return std::make_shared<Snippets>(config, 90, 100); },
+                                        d9d::stack_samples<Snippet>, config.data, config.trainer.determinism.base_seed);
   d9d::AutoOptimizerProvider optimizer(config.optimizer);
   d9d::AutoLRSchedulerProvider lr_scheduler(config.lr_scheduler);
-  d9d::Trainer<Types> trainer(
-      context, config.trainer,
-      {.task = task, .model = provider, .data = data, .optimizer = optimizer, .lr_scheduler = lr_scheduler});
+  d9d::Trainer<Types> trainer(context, config.trainer,
+                              {.task = task,
+                               .model = provider,
+                               .data = data,
+                               .optimizer = optimizer,
+                               .lr_scheduler = lr_scheduler,
+                               .evaluation = {{"unseen", &unseen}}});
   if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
   if (!config.export_to.empty()) trainer.export_to(config.export_to);
-
-  const at::NoGradGuard no_grad;
-  const Snippets unseen(config, 90, 100);
-  std::vector<Snippet> samples;
-  for (std::int64_t i = 0; i < 500; ++i) samples.push_back(unseen.get(i));
-  const Snippet batch = d9d::stack_samples<Snippet>(samples);
-  const at::Tensor guess = provider.model(batch.bytes.to(context.device()), std::monostate()).argmax(-1).cpu();
-  if (!context.is_main_process()) return;  // after the call, in which ranks gather what is sharded
-  std::cout << "accuracy on unseen text " << (guess == batch.language).to(at::kDouble).mean().item<double>() << '\n';
+  if (context.is_main_process()) std::cout << "accuracy on unseen text " << task.accuracy << '\n';
 }
 
 }  // namespace

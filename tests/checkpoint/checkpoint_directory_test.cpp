@@ -99,7 +99,7 @@ class CheckpointDirectoryTest : public ::testing::Test {
 
   void save(const Layout& layout, std::int64_t step, double first, std::optional<std::int64_t> keep = std::nullopt) {
     on_ranks(layout, [&](const DeviceMesh& mesh) {
-      CheckpointDirectory(folder_, mesh).save(step, state_on(mesh, layout, first), keep);
+      CheckpointDirectory(folder_, mesh).save(step, state_on(mesh, layout, first), {.num_to_keep = keep});
     });
   }
   // Loads the newest one, and expects the numbers from `first` on.
@@ -307,7 +307,7 @@ TEST_F(CheckpointDirectoryTest, Of_ranks_that_disagree_is_refused_and_the_one_be
       on_ranks(layouts()[1], [&](const DeviceMesh& mesh) {
         CheckpointState state = state_on(mesh, layouts()[1], 2);
         if (mesh.index() == rank) change(state);
-        EXPECT_THAT([&] { CheckpointDirectory(folder_, mesh).save(2, state, 1); },
+        EXPECT_THAT([&] { CheckpointDirectory(folder_, mesh).save(2, state, {.num_to_keep = 1}); },
                     ::testing::Throws<Error>(::testing::Property(
                         &Error::what, AllOf(HasSubstr("expected the same tensors on all ranks"), HasSubstr(text)))));
       });
@@ -448,7 +448,7 @@ TEST_F(CheckpointDirectoryTest, Of_a_rank_that_cannot_write_is_none_and_all_rank
     CheckpointState state = state_on(mesh, layouts()[1], 2);
     if (mesh.index() == 1) state.tensors.at("matrix").local = state.tensors.at("matrix").local.to(at::kComplexHalf);
     try {
-      CheckpointDirectory(folder_, mesh).save(2, state, std::nullopt);
+      CheckpointDirectory(folder_, mesh).save(2, state, {});
     } catch (const Error& error) {
       const std::lock_guard lock(mutex);
       ++num_told;

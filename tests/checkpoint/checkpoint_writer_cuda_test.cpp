@@ -36,7 +36,7 @@ TEST_F(CheckpointWriterCuda, Saves_the_values_at_the_call_while_the_device_chang
   writer.prepare(state.tensors);
   for (std::int64_t save = 1; save <= 5; ++save) {
     for (const auto& [name, tensor] : state.tensors) tensor.local.fill_(save);
-    writer.begin(save, state, 1);
+    writer.begin(save, state, {.num_to_keep = 1});
     EXPECT_EQ(writer.writes_at_once(), false);
     state.tensors.at("buffer").local.fill_(-1);  // before the copies are waited for, as a forward may
     writer.wait_for_copies();

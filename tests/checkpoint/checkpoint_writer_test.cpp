@@ -103,7 +103,7 @@ TEST_F(CheckpointWriterTest, Saves_the_values_at_the_call_whatever_happens_to_th
       for (const std::int64_t step : {10, 20}) {
         const auto first = static_cast<double>(step);
         const CheckpointState state = state_of(mesh, first);
-        saves.begin(step, state, 2);
+        saves.begin(step, state, {.num_to_keep = 2});
         saves.wait_for_copies();
         for (const auto& [name, tensor] : state.tensors) tensor.local.fill_(-5);
         const EndedSave ended = step_until_it_has_ended(saves, mesh);
@@ -121,7 +121,7 @@ TEST_F(CheckpointWriterTest, Ends_at_finish_which_waits) {
     CheckpointWriter saves = writer(mesh);
     EXPECT_FALSE(saves.finish().has_value());
     for (const std::int64_t step : {1, 2, 3}) {
-      saves.begin(step, state_of(mesh, static_cast<double>(step)), 1);
+      saves.begin(step, state_of(mesh, static_cast<double>(step)), {.num_to_keep = 1});
       EXPECT_TRUE(saves.is_saving());
       EXPECT_EQ(saves.finish().value().step, step);
       EXPECT_FALSE(saves.is_saving());
@@ -201,9 +201,9 @@ TEST_F(CheckpointWriterTest, Of_a_manifest_that_cannot_be_written_says_so_on_all
 TEST_F(CheckpointWriterTest, Of_a_file_that_is_gone_says_so_and_the_one_before_stays) {
   on_ranks(2, [&](const DeviceMesh& mesh) {
     CheckpointWriter saves = writer(mesh);
-    saves.begin(1, state_of(mesh, 1), 1);
+    saves.begin(1, state_of(mesh, 1), {.num_to_keep = 1});
     EXPECT_EQ(saves.finish().value().error, "");
-    saves.begin(2, state_of(mesh, 2), 1);
+    saves.begin(2, state_of(mesh, 2), {.num_to_keep = 1});
     while (sum_over_ranks(saves, mesh).num_working > 0) continue;
     mesh.communicator()->barrier();
     if (mesh.index() == 0) fs::remove(folder_ / "save-2.tmp" / "rank-1.safetensors");
@@ -251,10 +251,10 @@ TEST_F(CheckpointWriterTest, Says_which_older_checkpoints_stay) {
   run_unprivileged([&] {
     on_ranks(1, [&](const DeviceMesh& mesh) {
       CheckpointWriter saves = writer(mesh);
-      saves.begin(1, state_of(mesh, 1), 1);
+      saves.begin(1, state_of(mesh, 1), {.num_to_keep = 1});
       EXPECT_EQ(saves.finish().value().not_removed, "");
       fs::permissions(folder_ / "save-1", fs::perms::owner_read | fs::perms::owner_exec);
-      saves.begin(2, state_of(mesh, 2), 1);
+      saves.begin(2, state_of(mesh, 2), {.num_to_keep = 1});
       const EndedSave ended = step_until_it_has_ended(saves, mesh);
       EXPECT_EQ(ended.error, "");
       EXPECT_THAT(ended.not_removed, HasSubstr("save-1 (Permission denied)"));

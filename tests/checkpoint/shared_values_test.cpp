@@ -31,7 +31,7 @@ std::string said(const std::function<CheckpointState(const DeviceMesh& job)>& st
       const DeviceMesh job("batch", {{"pp", kStages}, {"dp", kReplicas}}, borrowed(world));
       const CheckpointDirectory directory(folder, job);
       (void)directory.prepare();
-      directory.save(1, state(job), std::nullopt);
+      directory.save(1, state(job), {});
     });
   } catch (const Error& error) {
     text = error.what();

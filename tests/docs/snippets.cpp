@@ -1,5 +1,7 @@
 // Code that is shown in documentation pages but not part of a program: compiled with the library, never run.
 // tools/check_snippets.py checks that the pages agree with it.
+#include <algorithm>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -267,6 +269,17 @@ void stop_early(d9d::EventBus& events) {
   using d9d::FinishedStep, d9d::kTrainStepPost;
   events.subscribe(kTrainStepPost, [](const FinishedStep& step) {
     if (step.loss < 0.1) step.stop.request("the loss is below 0.1");
+  });
+}
+void stop_when_evaluations_get_no_better(d9d::EventBus& events) {
+  using d9d::FinishedEvaluation, d9d::kTrainEvaluationPost;
+  double best = std::numeric_limits<double>::infinity();
+  int num_worse = 0;
+  events.subscribe(kTrainEvaluationPost, [best, num_worse](const FinishedEvaluation& evaluation) mutable {
+    const double loss = evaluation.values.at("loss");
+    num_worse = loss < best ? 0 : num_worse + 1;
+    best = std::min(best, loss);
+    if (num_worse == 3) evaluation.stop.request("three evaluations without a better loss");
   });
 }
 

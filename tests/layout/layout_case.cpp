@@ -123,7 +123,7 @@ class RankJob {
       manager->reset();
       if (layout_.renews_manager) renew(manager, config);
     }
-    if (part.end < job_.num_steps) CheckpointDirectory(part.folder, all).save(part.end, state, std::nullopt);
+    if (part.end < job_.num_steps) CheckpointDirectory(part.folder, all).save(part.end, state, {});
     for (const auto& [name, parameter] : module_->named_parameters()) shared.parameters.add(name, parameter->dtensor());
     auto whole = module_->full_state_dict();
     manager->close();

@@ -232,6 +232,9 @@ def trainer_rows():
     tracker, saving = "trainer.logging.tracker", "trainer.checkpointing"
     hangs = "test_a_rank_that_hangs_ends_the_job_in_time_and_is_named"
     graphs = "tests/loop/step/step_graphs_test.cpp"
+    evaluation = "tests/loop/run/evaluation_test.cpp"
+    evaluated = {"kind": "tokens", "path": "tokens.bin", "dtype": "uint8", "sequence_length": 32, "global_batch_size": 8,
+                 "microbatch_size": 4, "num_workers": 0}
     rows = {
         "trainer.run.name": Row("another", look=log("training another:")),
         "trainer.run.description": Row("zebra", look=events(b"zebra")),
@@ -276,6 +279,15 @@ def trainer_rows():
         "trainer.gradient_clipping.log_total_steps": Row(2, look=numbers),
         "trainer.gradient_clipping.on_non_finite": tests("tests/loop/run/trainer_test.cpp",
                                                          "A_nan_is_skipped_if_asked_and_training_goes_on"),
+        "trainer.evaluation": Row({"validation": {"period_steps": 2}}, look=log("evaluation 'validation' after step 2: loss"),
+                                  given={"evaluation_data": {"validation": evaluated}}),
+        "trainer.evaluation{}.period_steps": tests(evaluation, "Has_a_period_a_limit_and_a_last_step"),
+        "trainer.evaluation{}.at_start": tests(evaluation, "Has_a_period_a_limit_and_a_last_step"),
+        "trainer.evaluation{}.max_packs": tests(evaluation, "Has_a_period_a_limit_and_a_last_step"),
+        "trainer.evaluation{}.best.metric": tests(evaluation, "Is_saved_and_kept_until_a_better_one_comes"),
+        "trainer.evaluation{}.best.mode": tests(evaluation, "Is_saved_and_kept_until_a_better_one_comes"),
+        "trainer.evaluation{}.best.export_to": tests(evaluation, "Is_exported_if_that_is_configured"),
+        "evaluation_data": Row({"validation": evaluated}, look=log("trainer.evaluation.validation")),
         "trainer.profiling": Row({"traces_dir": "t", "period_steps": 3, "warmup_steps": 1, "active_steps": 1},
                                  look=unbuilt("trainer.profiling")),
         "trainer.gradient_manager.grad_dtype": Row("bfloat16", look=numbers, given={"model_provider.dtype": "bfloat16"}),

@@ -51,6 +51,8 @@ def is_inner(key, table):
     """Whether the key belongs to a record that is refused or renamed as a whole, or that is tested in another place."""
     if key.startswith("trainer.profiling.") or any(each.endswith("]") and key.startswith(each) for each in table):
         return True
+    if key.startswith("evaluation_data{}"):
+        return is_inner(key.replace("evaluation_data{}", "data", 1), table) or "data" + key[len("evaluation_data{}"):] in table
     if key.startswith("data["):  # kinds of data share keys, and so do the sources of a mixture
         rest = re.sub(r"^data\[\w+\]\.(sources\[\]\.source\[\w+\]\.)?", "", key)
         return any(f"data[{kind}].{rest}" in table for kind in ("text", "jsonl", "arrow", "tokens"))
@@ -58,7 +60,7 @@ def is_inner(key, table):
 
 
 def path_of(key):
-    return re.sub(r"\[[^]]*\]", "", key)
+    return re.sub(r"\[[^]]*\]|{}", "", key)
 
 
 class Keys(ProgramTest):

@@ -1,7 +1,7 @@
 """The keys of a job file, from the JSON schema that a program prints.
 
 A key is given by its path. `[tag]` after a key names the record of a union ([-]: the one without a tag), `[]` denotes
-the entries of a list:
+the entries of a list, `{}` the entries of an object with names of the user's own:
 
     trainer.gc.period_steps    data[text].paths    lr_scheduler[piecewise].scheduler.phases[][steps].curve[poly].power
 """
@@ -17,6 +17,8 @@ def keys(schema, path=""):
             found |= keys(each, path + (f"[{tag_of(each)}]" if each in records and is_union(records) else ""))
     elif schema.get("type") == "array" and "items" in schema:
         found |= keys(schema["items"], path + "[]")
+    elif isinstance(schema.get("additionalProperties"), dict):
+        found |= keys(schema["additionalProperties"], path + "{}")
     else:
         for name, value in schema.get("properties", {}).items():
             if "const" in value:

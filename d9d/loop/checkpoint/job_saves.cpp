@@ -16,9 +16,10 @@ JobSaves::JobSaves(const TrainingJob& job)
   if (is_enabled_) writer_.prepare(saved_tensors(job));
 }
 
-bool JobSaves::is_due(bool is_last) const {
+bool JobSaves::is_due(bool is_last, bool is_best) const {
   if (!is_enabled_) return false;
-  return is_last || job_.schedule.should_do_action(job_.config.checkpointing.period_steps, {.after_advance = true});
+  return is_last || is_best ||
+         job_.schedule.should_do_action(job_.config.checkpointing.period_steps, {.after_advance = true});
 }
 
 bool JobSaves::will_wait(bool is_last) const {
@@ -31,7 +32,9 @@ void JobSaves::save(const RunPosition& position, bool is_last) {
   }
   if (const auto before = writer_.finish()) report(*before, is_last, /*is_last_save=*/false);
   const bool is_first = !writer_.writes_at_once().has_value();
-  writer_.begin(job_.schedule.current_step(), checkpoint_state(job_, position), job_.config.checkpointing.num_to_keep);
+  Retention retention{.num_to_keep = job_.config.checkpointing.num_to_keep};
+  for (const auto& [set, history] : job_.evaluations) retention.kept_steps.insert(history.best_step);
+  writer_.begin(job_.schedule.current_step(), checkpoint_state(job_, position), retention);
   const bool waits = *writer_.writes_at_once();
   if (is_first && waits && job_.context.is_main_process()) {
     job_.context.log().warning(

@@ -8,7 +8,7 @@
 //     const JobVotes votes = ...                        // of all ranks, with saves.progress() (rank_votes.h)
 //     saves.advance(votes.save, votes.stops);
 //     ...
-//     if (saves.is_due(is_last)) saves.save({.data = stream.state()}, is_last);
+//     if (saves.is_due(is_last, is_best)) saves.save({.data = stream.state()}, is_last);
 //   }
 #pragma once
 
@@ -25,8 +25,9 @@ class JobSaves {
   // `job` must outlive this. If the job saves, a thread begins to allocate the host memory that saves are copied to.
   explicit JobSaves(const TrainingJob& job);
 
-  // Whether a checkpoint is to be written now, after JobSchedule::advance(); is_last: no step follows in this run.
-  [[nodiscard]] bool is_due(bool is_last) const;
+  // Whether a checkpoint is to be written now, after JobSchedule::advance(). is_last: no step follows in this run.
+  // is_best: an evaluation of the step is the best so far.
+  [[nodiscard]] bool is_due(bool is_last, bool is_best) const;
   // Whether save() waits for the disk, the same on all ranks. It does at the end of a run, while the previous save is
   // being written, and if a rank lacks host memory for a copy.
   [[nodiscard]] bool will_wait(bool is_last) const;

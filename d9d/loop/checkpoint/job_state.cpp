@@ -168,6 +168,35 @@ std::set<std::string> buffers_of(const Module& module) {
   return names;
 }
 
+// TrainingJob::evaluations as JSON, and back.
+nlohmann::ordered_json evaluations_json(const TrainingJob& job) {
+  nlohmann::ordered_json sets = nlohmann::ordered_json::object();
+  for (const auto& [name, history] : job.evaluations) {
+    sets[name] = {{"last_step", history.last_step}};
+    if (!history.best_value) continue;
+    sets[name]["best"] = {{"value", *history.best_value},
+                          {"step", history.best_step},
+                          {"of", write_record(*job.config.evaluation.at(name).best)}};
+  }
+  return sets;
+}
+
+// Leaves out sets that the job does not evaluate any more, and the best by another metric.
+void load_evaluations(const nlohmann::ordered_json& sets, TrainingJob& job) {
+  for (const auto& [name, config] : job.config.evaluation) {
+    if (!sets.contains(name)) continue;
+    EvaluationHistory& history = job.evaluations[name];
+    const auto& saved = sets.at(name);
+    history.last_step = saved.at("last_step").get<std::int64_t>();
+    if (!config.best || !saved.contains("best")) continue;
+    const auto& best = saved.at("best");
+    const auto wanted = write_record(*config.best);
+    if (best.at("of").at("metric") != wanted.at("metric") || best.at("of").at("mode") != wanted.at("mode")) continue;
+    history.best_value = best.at("value").get<double>();
+    history.best_step = best.at("step").get<std::int64_t>();
+  }
+}
+
 }  // namespace
 
 std::optional<fs::path> source_of(const SavedCheckpoint& saved) {
@@ -223,6 +252,7 @@ CheckpointState checkpoint_state(const TrainingJob& job, const RunPosition& posi
                   {"lr_scheduler", job.lr_scheduler.state()},
                   {"data", position.data},
                   {"tracker", position.tracker},
+                  {"evaluations", evaluations_json(job)},
                   {"base_seed", job.config.determinism.base_seed},
                   {kTrainableOnly, job.config.model_stage_factory.checkpoint_only_trainable_parameters},
                   {"task_ranks", task_ranks(job)},
@@ -252,6 +282,8 @@ void load(const SavedCheckpoint& saved, TrainingJob& job) {
   job.tracker_state = value_of(saved, "tracker");
   const auto num_updates = saved.values().find("num_updates");  // older checkpoints lack it
   job.updates.load(num_updates == saved.values().end() ? saved.step() : num_updates->get<std::int64_t>());
+  const auto evaluations = saved.values().find("evaluations");  // older checkpoints lack them
+  if (evaluations != saved.values().end()) load_evaluations(*evaluations, job);
   if (job.context.is_main_process()) {
     job.context.log().info("continues after step ", saved.step(), " from ", saved.folder().string());
   }

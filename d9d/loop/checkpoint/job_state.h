@@ -1,7 +1,7 @@
 // The state of a training job in a checkpoint: checkpoint_state() collects it, load_model() and load() restore it.
 //
 // Example
-//   writer.begin(step, checkpoint_state(job, {.data = stream.state()}), num_to_keep);
+//   writer.begin(step, checkpoint_state(job, {.data = stream.state()}), retention);
 //   ...                                                              // a job that continues
 //   schedule.load_state(value_of(saved, "schedule"));
 //   load_model(saved, context, model, config);

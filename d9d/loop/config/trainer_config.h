@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -137,6 +138,41 @@ struct CheckpointingConfig {
   }
 };
 
+// Which value of a metric is better.
+enum class BestMode { kMin, kMax };
+constexpr auto enum_names(BestMode) {
+  return std::to_array<EnumName<BestMode>>({{BestMode::kMin, "min"}, {BestMode::kMax, "max"}});
+}
+
+// What a job does with the best of its evaluations on a set: it saves a checkpoint, which num_to_keep neither counts
+// nor removes until a better one replaces it, and can export the model.
+struct BestConfig {
+  std::string metric = "loss";  // a value of the evaluation: "loss", "loss/<name>" or the name of a metric
+  BestMode mode = BestMode::kMin;
+  std::optional<std::filesystem::path> export_to = {};  // where the best model is exported; null: nowhere
+
+  static constexpr auto fields() {
+    return record<BestConfig>(defaulted("metric", &BestConfig::metric), defaulted("mode", &BestConfig::mode),
+                              defaulted("export_to", &BestConfig::export_to));
+  }
+};
+
+// When a job is evaluated on one of its evaluation sets while it trains (TrainerParts::evaluation).
+struct EvaluationConfig {
+  StepActionPeriod period_steps = {};  // also evaluated after the last step, unless disabled
+  bool at_start = false;               // also before the first step of the job
+  std::optional<std::int64_t> max_packs =
+      {};  // evaluates on so many packs of each rank at most; null: on the whole set
+  std::optional<BestConfig> best = {};
+
+  static constexpr auto fields() {
+    using Evaluation = EvaluationConfig;
+    return record<Evaluation>(
+        required("period_steps", &Evaluation::period_steps), defaulted("at_start", &Evaluation::at_start),
+        defaulted("max_packs", &Evaluation::max_packs, at_least(1)), defaulted("best", &Evaluation::best));
+  }
+};
+
 // What happens when a step's loss or gradient norm is NaN or infinite.
 enum class NonFinitePolicy { kStop, kSkip };
 constexpr auto enum_names(NonFinitePolicy) {
@@ -191,8 +227,8 @@ struct GradientManagerConfig {
 };
 
 struct TimeoutConfig {
-  // Seconds that one wait for other ranks may take while the job starts, in its first step, during a save that training
-  // waits for, and after its last step.
+  // Seconds that one wait for other ranks may take while the job starts, in its first step, during evaluations and saves
+  // that training waits for, and after its last step.
   std::int64_t init_timeout = 10000;
   std::int64_t step_timeout = 100;  // seconds that one wait for other ranks may take in all other steps
 
@@ -233,6 +269,7 @@ struct TrainerConfig {
   GarbageCollectionConfig gc = {};
   CheckpointingConfig checkpointing = {};
   GradientClippingConfig gradient_clipping = {};
+  std::map<std::string, EvaluationConfig> evaluation = {};  // evaluation sets by name
   std::optional<ProfilingConfig> profiling = {};
   GradientManagerConfig gradient_manager = {};
   TimeoutConfig timeout = {};
@@ -248,9 +285,9 @@ struct TrainerConfig {
         defaulted("pipelining", &Trainer::pipelining), defaulted("model_stage_factory", &Trainer::model_stage_factory),
         required("determinism", &Trainer::determinism), required("gc", &Trainer::gc),
         required("checkpointing", &Trainer::checkpointing), required("gradient_clipping", &Trainer::gradient_clipping),
-        defaulted("profiling", &Trainer::profiling), defaulted("gradient_manager", &Trainer::gradient_manager),
-        defaulted("timeout", &Trainer::timeout), defaulted("cuda_graph", &Trainer::cuda_graph),
-        defaulted("detect_non_finite", &Trainer::detect_non_finite),
+        defaulted("evaluation", &Trainer::evaluation), defaulted("profiling", &Trainer::profiling),
+        defaulted("gradient_manager", &Trainer::gradient_manager), defaulted("timeout", &Trainer::timeout),
+        defaulted("cuda_graph", &Trainer::cuda_graph), defaulted("detect_non_finite", &Trainer::detect_non_finite),
         defaulted("refuse_equal_data", &Trainer::refuse_equal_data));
   }
 };

@@ -40,8 +40,8 @@ LossResult LanguageModelTask::compute_loss(const Output& output, LanguageModelSt
   return {.loss = loss, .loss_weight = state.num_predicted};
 }
 
-void LanguageModelTask::update_metrics(const LanguageModelState& state, const MetricMap&) {
-  num_predicted_->update(state.num_predicted);
+void LanguageModelTask::update_metrics(const LanguageModelState& state, const MetricMap& metrics) {
+  metric_at<SumMetric>(metrics, "num_predicted").update(state.num_predicted);
 }
 
 }  // namespace d9d

@@ -49,13 +49,12 @@ class LanguageModelTask : public TrainTask<LanguageModelTypes> {
 
   ForwardInputs<LanguageModelTypes> build_forward_inputs(const TokenBatch& batch) override;
   LossResult compute_loss(const Output& output, LanguageModelState& state, const JobSchedule& schedule) override;
-  MetricMap create_metrics() override { return {{"num_predicted", num_predicted_}}; }
+  MetricMap create_metrics() override { return {{"num_predicted", std::make_shared<SumMetric>()}}; }
   void update_metrics(const LanguageModelState& state, const MetricMap& metrics) override;
 
  private:
   DeviceMesh positions_;  // the ranks that share a sequence
   LanguageModelTaskOptions options_;
-  std::shared_ptr<SumMetric> num_predicted_ = std::make_shared<SumMetric>();
 };
 
 }  // namespace d9d

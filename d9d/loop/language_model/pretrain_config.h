@@ -6,7 +6,9 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <string>
 
 #include "d9d/base/record.h"
 #include "d9d/core/launch/launch.h"
@@ -25,6 +27,7 @@ struct PretrainConfig {
   LaunchConfig launch = {};
   DeviceMeshParameters mesh = {};
   DataConfig data = {};
+  std::map<std::string, DataConfig> evaluation_data = {};  // of the sets that trainer.evaluation names
   CausalLMProviderConfig<Parameters> model_provider = {};
   TrainerConfig trainer = {};
   OptimizerConfig optimizer = {};
@@ -35,10 +38,10 @@ struct PretrainConfig {
   static constexpr auto fields() {
     using Config = PretrainConfig;
     return record<Config>(defaulted("launch", &Config::launch), required("mesh", &Config::mesh),
-                          required("data", &Config::data), required("model_provider", &Config::model_provider),
-                          required("trainer", &Config::trainer), required("optimizer", &Config::optimizer),
-                          required("lr_scheduler", &Config::lr_scheduler), required("export_to", &Config::export_to),
-                          defaulted("sample", &Config::sample));
+                          required("data", &Config::data), defaulted("evaluation_data", &Config::evaluation_data),
+                          required("model_provider", &Config::model_provider), required("trainer", &Config::trainer),
+                          required("optimizer", &Config::optimizer), required("lr_scheduler", &Config::lr_scheduler),
+                          required("export_to", &Config::export_to), defaulted("sample", &Config::sample));
   }
 };
 

@@ -52,7 +52,7 @@ std::optional<PipelineScheduleConfig> chosen_before(const UnbuiltJob& job,
 // all ranks can.
 std::optional<std::string> refusal_of(const UnbuiltJob& job, const PipelineScheduleConfig& schedule) {
   nlohmann::json refusal;
-  const MicrobatchPack* const pack = job.binding.peek_pack();
+  const MicrobatchPack* const pack = job.packs.peek();
   const std::int64_t num_microbatches = pack == nullptr ? 0 : std::ssize(*pack);
   try {
     if (num_microbatches > 0) {

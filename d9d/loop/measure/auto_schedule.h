@@ -2,7 +2,7 @@
 // and chooses the schedule with the shortest simulated step that fits into memory.
 //
 // Example
-//   const TrainerConfig config = with_chosen_schedule({context, given, binding, task, provider, schedule}, saved);
+//   const TrainerConfig config = with_chosen_schedule({context, given, binding, packs, task, provider, schedule}, saved);
 //   config.pipelining.schedule;                     // any schedule but auto
 #pragma once
 

@@ -222,7 +222,7 @@ class MeasuredRank {
     microbatch_ = std::make_unique<Microbatch<LanguageModelTypes>>(
         task_, TokenBatch{.input_ids = ids, .labels = ids, .position_ids = ids});
     microbatch_->build_inputs();
-    const StageJob job{.schedule = schedule_, .clock = *clock_, .metrics = metrics_, .loss_means = metrics_};
+    const StageJob job{.schedule = schedule_, .clock = *clock_, .metrics = metrics_, .loss_means = loss_means_};
     for (std::size_t i = 0; i < model_stages_.size(); ++i) {
       // Not the last of the rank, so that microbatches keep their inputs: the first ones run several times.
       stages_.emplace_back(job, *model_stages_[i], TrainingStagePlace{.local = i, .is_last_of_rank = false}, step_);
@@ -267,7 +267,8 @@ class MeasuredRank {
   std::shared_ptr<Module> module_;
   std::optional<GradientManager> gradients_;
   const JobSchedule schedule_ = JobSchedule(/*total_steps=*/1);
-  const MetricMap metrics_;
+  const MetricMap metrics_ = task_.create_metrics();
+  const MetricMap loss_means_;
   std::vector<std::shared_ptr<AnyModelStage>> model_stages_;
   RandomClockPtr clock_;
   std::unique_ptr<AnyMicrobatch> microbatch_;  // all microbatches are copies of it

@@ -40,7 +40,7 @@ class KeptGenerators {
 
 // Collective. Returns the number of microbatches of this rank in the first step. Throws ConfigError if a rank has none.
 std::int64_t peek(const UnbuiltJob& job) {
-  const MicrobatchPack* const pack = job.binding.peek_pack();
+  const MicrobatchPack* const pack = job.packs.peek();
   const std::int64_t own = pack == nullptr ? 0 : std::ssize(*pack);
   const DeviceMesh& ranks = job.context.mesh(MeshDomain::kBatch);
   const std::vector<nlohmann::json> all = all_gather_object(own, ranks);

@@ -151,7 +151,7 @@ void MeasuredSplit::measure(RankMeasurement& measurement) {
   StepMicrobatches step{.gradients = &gradients};
   step.pack.resize(1);
   const auto build = [&] {
-    step.pack.front() = job_.binding.peek_pack()->front()->copy_of_batch();
+    step.pack.front() = job_.packs.peek()->front()->copy_of_batch();
     AnyMicrobatch& microbatch = *step.pack.front();
     microbatch.build_inputs();
     microbatch.loss_scales = loss_scales(job_.context, {microbatch.loss_weights}).front();

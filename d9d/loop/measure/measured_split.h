@@ -2,7 +2,7 @@
 // on the first microbatch, and drops them.
 //
 // Example
-//   MeasuredSplit cut({context, config, binding, task, provider, schedule}, /*num_stages_per_rank=*/2);
+//   MeasuredSplit cut({context, config, binding, packs, task, provider, schedule}, /*num_stages_per_rank=*/2);
 //   if (const auto refusal = cut.build()) return *refusal;
 //   cut.measure(measurement);
 #pragma once
@@ -28,7 +28,8 @@ namespace d9d {
 struct UnbuiltJob {
   const DistContext& context;
   const TrainerConfig& config;
-  TaskBinding& binding;  // its stream must be built
+  TaskBinding& binding;
+  PackReader& packs;
   AnyTask& task;
   AnyModelProvider& model;
   const JobSchedule& schedule;
@@ -71,7 +72,7 @@ class MeasuredSplit {
   [[nodiscard]] std::optional<std::string> build();
   // Called after build(). Returns the layer distribution that the model declares; none if it declares none.
   [[nodiscard]] std::optional<LayerDistribution> layers() const { return model_stages_.front()->layers; }
-  // Collective over the job, called after build(); TaskBinding::peek_pack() must have a microbatch. Adds to
+  // Collective over the job, called after build(); PackReader::peek() must have a microbatch. Adds to
   // `measurement` the costs of this rank's stages, those of the link to the next rank if `measurement` has no
   // stages yet and, with two stages per rank, the overlap of composed computations. Sets device_bytes to nine tenths of
   // the memory that is free or held by these stages, if that is less than before. Errors name the stage that throws.

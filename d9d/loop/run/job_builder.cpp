@@ -1,7 +1,5 @@
 #include "d9d/loop/run/job_builder.h"
 
-#include <algorithm>
-#include <array>
 #include <chrono>
 #include <utility>
 
@@ -19,33 +17,6 @@
 #include "d9d/loop/task/train_events.h"
 
 namespace d9d {
-namespace {
-
-// Throws StateError if a metric is null, or has the name of a value that the job logs itself: a tracker would merge the
-// two series.
-void check_metrics(const MetricMap& metrics) {
-  constexpr std::array kLogged = {"loss", "grad_norm", "lr", "num_tokens", "step_seconds"};
-  for (const auto& [name, metric] : metrics) {
-    D9D_CHECK(metric != nullptr, StateError,
-              "[loop::trainer] expected TrainTask::create_metrics to return metrics, got null as '", name, "'.");
-    const bool is_logged = std::ranges::find(kLogged, name) != kLogged.end() || name.starts_with("loss/");
-    D9D_CHECK(!is_logged, StateError,
-              "[loop::trainer] expected names of metrics that the job does not log itself, got '", name,
-              "'. Rename it in TrainTask::create_metrics, to metric/", name, " for instance.");
-  }
-}
-
-// Moves the stream to `position`. Throws StateError if the stream stays where it is: the job would train on the same
-// data again.
-void continue_at(AnyPackStream& stream, const nlohmann::json& position) {
-  const nlohmann::json start = stream.state();
-  with_error_place("in PackStream::load_state", [&] { stream.load_state(position); });
-  const bool has_moved = stream.state() != start || position == start;
-  D9D_CHECK(has_moved, StateError, "[loop::data] expected a stream that continues at ", position.dump(),
-            " after PackStream::load_state(), got one that stays at ", start.dump(), ". Set the position there.");
-}
-
-}  // namespace
 
 nlohmann::json hparams_of(const JobParts& parts) {
   return {{"task", parts.task.dump_hparams()}, {"model", parts.model.dump_hparams()}};
@@ -72,17 +43,35 @@ std::unique_ptr<EventBus> JobBuilder::announce() const {
 }
 
 JobSchedule JobBuilder::open_data(const TrainerConfig& given, EventBus& events) {
-  stream_ = &binding_.build_pack_stream(context_, given, events);
-  check_data_order(context_, stream_->state());
-  JobSchedule schedule(total_steps_of(given.schedule.total_steps, stream_->total_steps()));
+  packs_ = binding_.build_packs(context_, given, events);
+  check_data_order(context_, packs_->stream().state());
+  JobSchedule schedule(total_steps_of(given.schedule.total_steps, packs_->stream().total_steps()));
+  open_evaluation_data(given);
   saves_lock_ = prepare_saves(context_, given.checkpointing);
   saved_ = newest_checkpoint(context_, given.checkpointing);
   if (saved_) {
     schedule.load_state(value_of(*saved_, "schedule"));
-    continue_at(*stream_, value_of(*saved_, "data"));
+    packs_->rewind(value_of(*saved_, "data"));
   }
   check_names_of_saves(context_, given.checkpointing, schedule);
   return schedule;
+}
+
+void JobBuilder::open_evaluation_data(const TrainerConfig& given) {
+  for (const std::string& name : binding_.evaluation_sets()) {
+    if (given.evaluation.contains(name) || !context_.is_main_process()) continue;
+    context_.log().warning("the evaluation set '", name, "' is not used: trainer.evaluation.", name,
+                           " does not say when. Set its period_steps, to \"disable\" if it shall rest.");
+  }
+  for (const auto& [name, config] : given.evaluation) {
+    D9D_CHECK(!name.empty() && name != "train", ConfigError, "[loop::trainer] expected names of evaluation sets other ",
+              "than '' and 'train', which are not series of a tracker or are those of training, got '", name,
+              "'. Rename the set.");
+    auto packs = binding_.build_evaluation_packs(context_, given, name);
+    D9D_CHECK(packs != nullptr, ConfigError, "[loop::trainer] expected data for trainer.evaluation.", name,
+              ", got none from the program. Give it in TrainerParts::evaluation, or remove the key.");
+    evaluation_packs_.emplace(name, std::move(packs));
+  }
 }
 
 PipelineSchedule JobBuilder::pipeline_of(const TrainerConfig& config) const {
@@ -112,10 +101,10 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
   std::unique_ptr<EventBus> events = announce();
   const JobSchedule schedule = open_data(given, *events);
   const TrainerConfig found = with_found_source(context_, given, saved_);
-  stream_->start();  // so that the first step's data is ready when the model is
+  packs_->stream().start();  // so that the first step's data is ready when the model is
 
   const TrainerConfig config =
-      with_chosen_schedule({context_, found, binding_, parts_.task, parts_.model, schedule}, saved_);
+      with_chosen_schedule({context_, found, binding_, *packs_, parts_.task, parts_.model, schedule}, saved_);
   const PipelineSchedule pipeline = pipeline_of(config);
   const StagePlacement placement = placement_of(pipeline, context_.mesh(MeshDomain::kRegular).axis_size("pp"));
   check_equal_schedule(context_, pipeline.name, placement);
@@ -135,8 +124,7 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
   check_equal_model(context_, *module);  // event handlers may have changed the model
 
   RandomClockPtr clock = share_random_clock(context_, *module, config);
-  MetricMap metrics = parts_.task.create_metrics();
-  check_metrics(metrics);
+  MetricMap metrics = checked_metrics(parts_.task);
   FreezeGuard freeze_guard(module->named_parameters());
   Optimizer optimizer = parts_.optimizer.build_optimizer(context_, trainable_parameters(*module));
   LearningRateScheduler lr_scheduler = parts_.lr_scheduler.build_scheduler(context_, schedule.total_steps());

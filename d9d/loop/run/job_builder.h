@@ -48,7 +48,8 @@ class JobBuilder {
   // learning-rate schedule, metrics, task and tracker.
   void load_state(TrainingJob& job);
 
-  [[nodiscard]] AnyPackStream& stream() const { return *stream_; }
+  [[nodiscard]] PackReader& packs() const { return *packs_; }
+  [[nodiscard]] const EvaluationPacks& evaluation_packs() const { return evaluation_packs_; }
 
  private:
   void check(const TrainerConfig& given);
@@ -56,6 +57,7 @@ class JobBuilder {
   // Opens the data stream and the newest checkpoint. If there is one, continues the stream and the returned schedule
   // from it.
   [[nodiscard]] JobSchedule open_data(const TrainerConfig& given, EventBus& events);
+  void open_evaluation_data(const TrainerConfig& given);
   [[nodiscard]] PipelineSchedule pipeline_of(const TrainerConfig& config) const;
   [[nodiscard]] std::vector<std::shared_ptr<AnyModelStage>> build_stages(const TrainerConfig& config,
                                                                          const StagePlacement& placement);
@@ -64,7 +66,8 @@ class JobBuilder {
   const JobParts& parts_;
   TaskBinding& binding_;
   std::jthread warm_up_;
-  AnyPackStream* stream_ = nullptr;         // owned by the binding
+  std::unique_ptr<PackReader> packs_;  // set by build()
+  EvaluationPacks evaluation_packs_;
   std::unique_ptr<FolderLock> saves_lock_;  // null except on the main process
   std::optional<SavedCheckpoint> saved_;    // cleared by load_state()
 };

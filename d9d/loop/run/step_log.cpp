@@ -111,6 +111,10 @@ void StepLog::write(const std::string& name, const TrackerValue& value) {
   run_->write({.name = name, .step = job_.schedule.current_step(), .context = {{"stage", "train"}}}, value);
 }
 
+void StepLog::write_evaluation(const std::string& set, const std::string& name, double value) {
+  run_->write({.name = name, .step = job_.schedule.current_step() - 1, .context = {{"stage", set}}}, value);
+}
+
 void StepLog::show(const StepReport& report) {
   const double tokens_per_second = static_cast<double>(report.gradients.num_tokens) / report.seconds;
   if (!job_.context.is_main_process()) return;

@@ -60,6 +60,9 @@ class StepLog {
   [[nodiscard]] std::optional<CollectedValues> collect();
   // Writes the values of the current step to the trackers. Called before JobSchedule::advance().
   void write(const StepReport& report);
+  // Writes a value of an evaluation after the steps that are done, to the last of them; before the first step, to
+  // step -1.
+  void write_evaluation(const std::string& set, const std::string& name, double value);
   // Updates the progress bar. Called after JobSchedule::advance(), since the bar shows the number of completed steps.
   void show(const StepReport& report);
   void finish_bar() { bar_.finish(); }

@@ -26,6 +26,9 @@ struct TrainerParts {
   DataProvider<BatchOf<Types>>& data;
   OptimizerProvider& optimizer;
   LearningRateSchedulerProvider& lr_scheduler;
+  // The data of evaluation sets, by their names in trainer.evaluation, which says when the job evaluates on them.
+  // Borrowed.
+  EvaluationData<Types> evaluation;
   // A custom tracker (docs/trackers.md), in addition to the one of trainer.logging.tracker; null: none. It is opened on
   // the main process.
   std::shared_ptr<const Tracker> tracker;
@@ -49,7 +52,7 @@ class Trainer : public TrainerBase {
                      .lr_scheduler = parts.lr_scheduler,
                      .tracker = parts.tracker,
                      .pipeline_schedule = parts.pipeline_schedule},
-                    std::make_unique<TypedTask<Types>>(parts.task, parts.model, parts.data)) {}
+                    std::make_unique<TypedTask<Types>>(parts.task, parts.model, parts.data, parts.evaluation)) {}
 };
 
 }  // namespace d9d

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "d9d/loop/checkpoint/export_model.h"
+#include "d9d/loop/run/evaluations.h"
 #include "d9d/loop/step/microbatch_runner.h"
 #include "d9d/loop/task/train_events.h"
 
@@ -33,8 +34,9 @@ TrainingOutcome TrainerBase::train() {
 
 TrainingOutcome TrainerBase::train_and_finalize() {
   job_.hparams = hparams_of(parts_);
-  MicrobatchRunner runner(job_, parts_.task, builder_.stream(), *binding_);
-  const TrainingOutcome outcome = run_training(job_, runner);
+  MicrobatchRunner runner(job_, parts_.task, builder_.packs());
+  Evaluations evaluations(job_, parts_.task, parts_.model, builder_.evaluation_packs(), builder_.packs());
+  const TrainingOutcome outcome = run_training(job_, runner, evaluations);
   graph_counts_ = runner.graph_counts();
   if (job_.config.cuda_graph && job_.context.is_main_process()) log_graph_counts();
   parts_.task.finalize();

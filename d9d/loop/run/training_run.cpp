@@ -54,9 +54,10 @@ AroundStep around_optimizer_step(const TrainingJob& job, const TrainStep& step) 
 // Runs the steps, and owns the objects that live as long as the run.
 class TrainingRun {
  public:
-  TrainingRun(TrainingJob& job, MicrobatchRunner& packs)
+  TrainingRun(TrainingJob& job, MicrobatchRunner& packs, Evaluations& evaluations)
       : job_(job),
         packs_(packs),
+        evaluations_(evaluations),
         log_(job),
         gradients_(job.context, *job.module, job.config.gradient_manager, job.config.gradient_clipping,
                    job.config.cuda_graph ? GradientMemory::kKept : GradientMemory::kOfStep, job.stages) {}
@@ -66,6 +67,9 @@ class TrainingRun {
     set_timeout(job_.config.timeout.init_timeout);
     job_.events->trigger(kTrainReady, {.run = log_.run()});
     asks_after_step_ = is_so_on_any_rank(job_.events->has_handlers(kTrainStepPost));
+    asks_after_evaluation_ = is_so_on_any_rank(job_.events->has_handlers(kTrainEvaluationPre) ||
+                                               job_.events->has_handlers(kTrainEvaluationPost));
+    (void)evaluate();  // of a step whose checkpoint, if any, exists
     while (!job_.schedule.is_done() && !stops_) {
       const StepReport report = run_step();
       log_.write(report);
@@ -106,16 +110,8 @@ class TrainingRun {
     return "";
   }
 
-  // Collective. Does not wait for the work of the current stream, such as the optimiser's.
   [[nodiscard]] bool is_so_on_any_rank(bool own) const {
-    if (job_.context.world_size() == 1) return own;
-    std::optional<HostCopy> count;
-    std::ignore = side_.run_at_once([&] {
-      const at::Tensor sum = at::full({}, own ? 1.0 : 0.0, at::kDouble).to(job_.context.device());
-      job_.context.mesh(MeshDomain::kBatch).communicator()->all_reduce(sum, ReduceOp::kSum).wait();
-      count.emplace(sum, side_, job_.context.world());
-    });
-    return count->wait().item<double>() > 0;
+    return count_votes(job_.context, side_, {.asks_to_stop = own}).stops;
   }
 
   void set_timeout(std::int64_t seconds) const { job_.context.set_timeout(std::chrono::seconds(seconds)); }
@@ -172,8 +168,22 @@ class TrainingRun {
     job_.events->trigger(kTrainStepPost, finished_step(step_, report));
     if (asks_after_step_ && !stops_) stops_ = is_so_on_any_rank(job_.stop->why().has_value());
     job_.schedule.advance();
+    const bool is_best = evaluate();
     const bool is_last = stops_ || job_.schedule.is_done();
-    if (saves_.is_due(is_last)) save(is_last);
+    if (saves_.is_due(is_last, is_best)) save(is_last);
+  }
+
+  // Collective. Makes the evaluations that are due after the steps that are done. Returns whether one is the best of
+  // its set so far.
+  bool evaluate() {
+    if (signal_ != 0 || !evaluations_.are_due()) return false;
+    set_timeout(job_.config.timeout.init_timeout);
+    const EvaluationsOfStep done = evaluations_.run_due(gradients_, log_, interrupt_);
+    signal_ = done.signal;
+    stops_ = stops_ || signal_ != 0;
+    if (asks_after_evaluation_ && !stops_) stops_ = is_so_on_any_rank(job_.stop->why().has_value());
+    if (has_stepped_) set_timeout(job_.config.timeout.step_timeout);
+    return done.is_best;
   }
 
   void save(bool is_last) {
@@ -186,13 +196,16 @@ class TrainingRun {
 
   TrainingJob& job_;
   MicrobatchRunner& packs_;
+  Evaluations& evaluations_;
   const TrainStep step_{.schedule = job_.schedule, .stop = *job_.stop};
   StepLog log_;
   GradientManager gradients_;
   JobSaves saves_{job_};
   const InterruptScope interrupt_;
   const SideStream side_{job_.context.device()};
-  bool asks_after_step_ = false;  // whether a rank has handlers that may ask to stop after the votes of their step
+  // Whether a rank has handlers that may ask to stop after the votes of their step: of its end, of evaluations.
+  bool asks_after_step_ = false;
+  bool asks_after_evaluation_ = false;
   bool stops_ = false;
   int signal_ = 0;  // that stops the run
   bool has_stepped_ = false;
@@ -202,12 +215,12 @@ class TrainingRun {
 
 }  // namespace
 
-TrainingOutcome run_training(TrainingJob& job, MicrobatchRunner& packs) {
+TrainingOutcome run_training(TrainingJob& job, MicrobatchRunner& packs, Evaluations& evaluations) {
   job.freeze_guard.check();  // the run sums gradients of the parameters that are trained now
-  if (!job.config.cuda_graph) return TrainingRun(job, packs).run();
+  if (!job.config.cuda_graph) return TrainingRun(job, packs, evaluations).run();
   // CUDA graphs cannot be captured on the default stream, so the run has a stream of its own.
   auto outcome = TrainingOutcome::kInterrupted;
-  SideStream(job.context.device()).run([&] { outcome = TrainingRun(job, packs).run(); }).wait();
+  SideStream(job.context.device()).run([&] { outcome = TrainingRun(job, packs, evaluations).run(); }).wait();
   return outcome;
 }
 

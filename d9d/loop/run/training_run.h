@@ -7,9 +7,12 @@
 //   GradientManager::apply()        sums over ranks, norm, clipping, optimiser; also the ranks' votes (rank_votes.h)
 //   StepLog::write()                values for the trackers
 //   Module::finish_step()           end-of-step work of modules, such as balancing experts
-//   LearningRateScheduler::step(), GradientManager::reset(), JobSchedule::advance(), JobSaves::save()
+//   LearningRateScheduler::step(), GradientManager::reset(), JobSchedule::advance()
+//   Evaluations::run_due()          forwards over the packs of evaluation sets
+//   JobSaves::save()
 #pragma once
 
+#include "d9d/loop/run/evaluations.h"
 #include "d9d/loop/step/microbatch_runner.h"
 #include "d9d/loop/step/training_job.h"
 
@@ -22,6 +25,6 @@ enum class TrainingOutcome {
 };
 
 // Collective. Runs the remaining steps.
-[[nodiscard]] TrainingOutcome run_training(TrainingJob& job, MicrobatchRunner& packs);
+[[nodiscard]] TrainingOutcome run_training(TrainingJob& job, MicrobatchRunner& packs, Evaluations& evaluations);
 
 }  // namespace d9d

@@ -76,6 +76,16 @@ double GradientManager::num_parameters() const {
   return count;
 }
 
+void GradientManager::begin_evaluation() {
+  tied_.begin_step();
+  for (const auto& reduction : reductions_) reduction->begin_evaluation();
+}
+
+void GradientManager::end_evaluation() {
+  for (const auto& reduction : reductions_) reduction->end_evaluation();
+  tied_.end_step();
+}
+
 void GradientManager::begin_pass(std::size_t stage, const StagePass& pass) {
   if (pass.kind != StagePassKind::kBackward) tied_.begin_step();
   for (const auto& reduction : stages_[stage].all) reduction->begin_pass(pass);

@@ -121,6 +121,11 @@ class GradientManager {
   // afterwards. If StepTotals::is_usable is false they are only summed, and must not be used.
   [[nodiscard]] StepTotals reduce_and_clip(const RankReport& report);
 
+  // Collective. Called between steps, around forwards without gradients in which no parameter is written: updates
+  // copies of parameters once, and calls the functions of the same names on all GradientReductions.
+  void begin_evaluation();
+  void end_evaluation();
+
   // Clears gradients and loss.
   void reset();
   // Local. Does the work of reset() after an exception in a step, when gradients are incomplete.

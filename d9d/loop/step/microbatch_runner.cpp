@@ -24,12 +24,10 @@ PipelineSchedule run_schedule(const TrainingJob& job) {
 
 }  // namespace
 
-MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, const AnyPackStream& stream,
-                                   TaskBinding& binding)
+MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, PackReader& packs)
     : job_(job),
       task_(task),
-      stream_(stream),
-      binding_(binding),
+      packs_(packs),
       equal_microbatches_(job.context, *job.module),
       executor_(job.context, run_schedule(job), {.method = job.config.pipelining.messages}) {
   const auto& own = executor_.stages();
@@ -44,18 +42,18 @@ MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, 
 
 GraphCounts MicrobatchRunner::graph_counts() const { return graphs_ ? graphs_->counts() : GraphCounts(); }
 
-std::int64_t MicrobatchRunner::num_next() const { return static_cast<std::int64_t>(binding_.num_next().value_or(0)); }
+std::int64_t MicrobatchRunner::num_next() const { return static_cast<std::int64_t>(packs_.num_next().value_or(0)); }
 
-nlohmann::json MicrobatchRunner::data_state() const { return stream_.state(); }
+nlohmann::json MicrobatchRunner::data_state() const { return packs_.stream().state(); }
 
 nlohmann::json MicrobatchRunner::task_state() const { return task_.state(); }
 
 bool MicrobatchRunner::fetch() {
   if (is_first_step_) first_step_.emplace(job_.context);  // before the fetch, in which it also detects random numbers
-  auto pack = binding_.next_pack();
+  auto pack = packs_.next();
   if (!pack) return false;
   step_.pack = std::move(*pack);
-  const auto numbers = microbatch_numbers(job_.context, stream_.microbatch_numbers(), step_.pack.size());
+  const auto numbers = microbatch_numbers(job_.context, packs_.stream().microbatch_numbers(), step_.pack.size());
   for (std::size_t i = 0; i < numbers.size(); ++i) step_.pack[i]->number = numbers[i];
   return true;
 }
@@ -114,7 +112,7 @@ std::int64_t MicrobatchRunner::build_inputs() {
 FirstPack MicrobatchRunner::first_pack() const {
   FirstPack first;
   if (!step_.pack.empty()) first.hash = step_.pack.front()->hash_of_batch();
-  if (const auto numbers = stream_.microbatch_numbers(); !numbers.empty()) first.number = numbers.front();
+  if (const auto numbers = packs_.stream().microbatch_numbers(); !numbers.empty()) first.number = numbers.front();
   return first;
 }
 

@@ -5,7 +5,7 @@
 //        -> forward -> compute_loss -> backward -> update_metrics  last stage; the others: forward, backward
 //
 // Example
-//   MicrobatchRunner runner(job, task, stream, binding);
+//   MicrobatchRunner runner(job, task, packs);
 //   while (runner.fetch()) runner.run(gradients);
 #pragma once
 
@@ -18,8 +18,8 @@
 
 #include "d9d/loop/checks/equal_microbatches.h"
 #include "d9d/loop/checks/first_step_checks.h"
+#include "d9d/loop/step/pack_reader.h"
 #include "d9d/loop/step/step_graphs.h"
-#include "d9d/loop/step/task_binding.h"
 #include "d9d/loop/step/training_job.h"
 #include "d9d/loop/step/training_stage.h"
 #include "d9d/loop/step/weighted_loss.h"
@@ -29,8 +29,8 @@ namespace d9d {
 
 class MicrobatchRunner {
  public:
-  // Collective over the ranks of a pipeline. All arguments are borrowed. stream: the stream that the binding has built.
-  MicrobatchRunner(const TrainingJob& job, const AnyTask& task, const AnyPackStream& stream, TaskBinding& binding);
+  // Collective over the ranks of a pipeline. All arguments are borrowed.
+  MicrobatchRunner(const TrainingJob& job, const AnyTask& task, PackReader& packs);
 
   // Fetches the next pack; false at the end of the data.
   [[nodiscard]] bool fetch();
@@ -55,8 +55,7 @@ class MicrobatchRunner {
 
   const TrainingJob& job_;
   const AnyTask& task_;
-  const AnyPackStream& stream_;
-  TaskBinding& binding_;
+  PackReader& packs_;
   StepMicrobatches step_;
   EqualMicrobatches equal_microbatches_;
   PipelineExecutor executor_;

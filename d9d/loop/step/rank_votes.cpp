@@ -1,6 +1,12 @@
 #include "d9d/loop/step/rank_votes.h"
 
 #include <csignal>
+#include <optional>
+#include <tuple>
+
+#include <ATen/ATen.h>
+
+#include "d9d/core/device/host_copy.h"
 
 namespace d9d {
 namespace {
@@ -32,6 +38,20 @@ JobVotes read_votes(std::span<const double> sums) {
                  .save = {.num_working = count(sums[kWorking]), .num_failed = count(sums[kFailed])}};
   for (const double next : sums.subspan(kNumVotes)) votes.next_microbatches.push_back(count(next));
   return votes;
+}
+
+JobVotes count_votes(const DistContext& context, const SideStream& side, const RankVotes& votes) {
+  const DeviceMesh ranks = context.mesh(MeshDomain::kBatch);
+  const std::vector<double> own = to_numbers(votes, ranks);
+  if (ranks.num_ranks() == 1) return read_votes(own);
+  std::optional<HostCopy> sums;
+  std::ignore = side.run_at_once([&] {
+    const at::Tensor numbers = at::tensor(own, at::kDouble).to(context.device());
+    ranks.communicator()->all_reduce(numbers, ReduceOp::kSum).wait();
+    sums.emplace(numbers, side, context.world());
+  });
+  const at::Tensor& on_host = sums->wait();
+  return read_votes(std::span(on_host.const_data_ptr<double>(), own.size()));
 }
 
 }  // namespace d9d

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "d9d/checkpoint/save_progress.h"
+#include "d9d/core/device/side_stream.h"
+#include "d9d/core/dist_context/dist_context.h"
 #include "d9d/core/mesh/device_mesh.h"
 
 namespace d9d {
@@ -36,5 +38,9 @@ struct JobVotes {
 // ranks. ranks: all ranks of the job.
 [[nodiscard]] std::vector<double> to_numbers(const RankVotes& votes, const DeviceMesh& ranks);
 [[nodiscard]] JobVotes read_votes(std::span<const double> sums);
+
+// Collective over the job, for votes outside of the sums of a step. side: a stream of the job's device. The host waits
+// for the votes of the other ranks, but not for the work of the current stream.
+[[nodiscard]] JobVotes count_votes(const DistContext& context, const SideStream& side, const RankVotes& votes);
 
 }  // namespace d9d

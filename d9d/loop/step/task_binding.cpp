@@ -1,21 +1,10 @@
 #include "d9d/loop/step/task_binding.h"
 
-#include <utility>
-
 #include "d9d/base/check.h"
 
 namespace d9d {
 
 TaskBinding::~TaskBinding() = default;
-
-std::optional<MicrobatchPack> TaskBinding::next_pack() {
-  return peeked_ ? std::exchange(peeked_, std::nullopt) : read_pack();
-}
-
-const MicrobatchPack* TaskBinding::peek_pack() {
-  if (!peeked_) peeked_ = read_pack();
-  return peeked_ ? &*peeked_ : nullptr;
-}
 
 void check_built(bool is_built, const char* function, const char* what) {
   D9D_CHECK(is_built, StateError, "[loop::trainer] expected ", function, " to return ", what, ", got null.");

@@ -2,20 +2,20 @@
 // compiled once, and a program only compiles TypedTask<Types> and Microbatch<Types>.
 //
 // Example
-//   AnyPackStream& stream = binding.build_pack_stream(context, config, events);
+//   const std::unique_ptr<PackReader> packs = binding.build_packs(context, config, events);
 //   const std::shared_ptr<AnyModelStage> stage = binding.initialize_stage(context, {});
-//   while (const auto pack = binding.next_pack()) ...
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "d9d/data/pack/prefetched_packs.h"
 #include "d9d/loop/config/trainer_config.h"
-#include "d9d/loop/step/microbatch.h"
+#include "d9d/loop/step/pack_reader.h"
 #include "d9d/loop/task/providers.h"
 #include "d9d/loop/task/task.h"
 #include "d9d/loop/task/train_events.h"
@@ -27,27 +27,21 @@ class TaskBinding {
   virtual ~TaskBinding();
 
   // Called once, before the other functions. Triggers kTrainDataStreamReady.
-  virtual AnyPackStream& build_pack_stream(const DistContext& context, const TrainerConfig& config,
-                                           EventBus& events) = 0;
+  [[nodiscard]] virtual std::unique_ptr<PackReader> build_packs(const DistContext& context, const TrainerConfig& config,
+                                                                EventBus& events) = 0;
   // Returns a stage of this rank whose parameters have no memory yet. Throws ConfigError if there are several stages
   // and the model cannot be split.
   [[nodiscard]] virtual std::shared_ptr<AnyModelStage> initialize_stage(const DistContext& context,
                                                                         const PipelineStageInfo& info) = 0;
+  // Returns the packs of an evaluation set, with a prefetching thread of their own; null if the program has no set of
+  // this name.
+  [[nodiscard]] virtual std::unique_ptr<PackReader> build_evaluation_packs(const DistContext& context,
+                                                                           const TrainerConfig& config,
+                                                                           const std::string& set) = 0;
+
+  [[nodiscard]] virtual std::vector<std::string> evaluation_sets() const = 0;  // for which the program has data
 
   [[nodiscard]] virtual bool has_key() const = 0;  // Microbatch<Types>::kHasKey
-
-  // The next pack of the stream, with its tensors on the device; none at the end of the data.
-  [[nodiscard]] std::optional<MicrobatchPack> next_pack();
-  // The pack that next_pack() will return; null at the end of the data.
-  [[nodiscard]] const MicrobatchPack* peek_pack();
-  // The number of microbatches of the pack after the one that was taken last, if a thread has read it already. Does not
-  // wait.
-  [[nodiscard]] virtual std::optional<std::size_t> num_next() const = 0;
-
- private:
-  [[nodiscard]] virtual std::optional<MicrobatchPack> read_pack() = 0;
-
-  std::optional<MicrobatchPack> peeked_;
 };
 
 // Throws ConfigError if `stage` is one of several and the model cannot be split.
@@ -72,44 +66,56 @@ template <class Types>
   return built;
 }
 
+// The data of evaluation sets by name. The providers are borrowed.
+template <class Types>
+using EvaluationData = std::map<std::string, DataProvider<BatchOf<Types>>*>;
+
 template <class Types>
 class TypedTask final : public TaskBinding {
  public:
   // All arguments are borrowed.
-  TypedTask(TrainTask<Types>& task, ModelProvider<Types>& model, DataProvider<BatchOf<Types>>& data)
-      : task_(task), model_(model), data_(data) {}
+  TypedTask(TrainTask<Types>& task, ModelProvider<Types>& model, DataProvider<BatchOf<Types>>& data,
+            EvaluationData<Types> evaluation)
+      : task_(task), model_(model), data_(data), evaluation_(std::move(evaluation)) {}
 
-  AnyPackStream& build_pack_stream(const DistContext& context, const TrainerConfig& config, EventBus& events) override {
-    auto packs = data_.build_pack_stream(context, config.schedule.total_steps);
-    check_built(packs != nullptr, "DataProvider::build_pack_stream", "a stream");
-    stream_ = std::make_unique<PrefetchedPacks<Batch>>(
-        std::move(packs),
-        PrefetchOptions{
-            .device = context.device(), .prefetch_factor = config.data_prefetch.prefetch_factor, .log = context.log()});
-    events.trigger(kTrainDataStreamReady<Batch>, {.stream = *stream_});
-    return *stream_;
+  std::unique_ptr<PackReader> build_packs(const DistContext& context, const TrainerConfig& config,
+                                          EventBus& events) override {
+    auto packs = packs_of(data_, context, config, config.schedule.total_steps);
+    events.trigger(kTrainDataStreamReady<BatchOf<Types>>, {.stream = packs->stream()});
+    return packs;
+  }
+  std::unique_ptr<PackReader> build_evaluation_packs(const DistContext& context, const TrainerConfig& config,
+                                                     const std::string& set) override {
+    const auto found = evaluation_.find(set);
+    if (found == evaluation_.end() || found->second == nullptr) return nullptr;
+    return packs_of(*found->second, context, config, std::nullopt);
   }
   std::shared_ptr<AnyModelStage> initialize_stage(const DistContext& context, const PipelineStageInfo& info) override {
     return initialized_stage(model_, context, info);
   }
+  std::vector<std::string> evaluation_sets() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, data] : evaluation_) names.push_back(name);
+    return names;
+  }
   bool has_key() const override { return Microbatch<Types>::kHasKey; }
-  std::optional<std::size_t> num_next() const override { return stream_->num_next(); }
 
  private:
-  using Batch = BatchOf<Types>;
-
-  std::optional<MicrobatchPack> read_pack() override {
-    auto batches = stream_->next();
-    if (!batches) return std::nullopt;
-    MicrobatchPack pack;
-    for (Batch& batch : *batches) pack.push_back(std::make_unique<Microbatch<Types>>(task_, std::move(batch)));
-    return pack;
+  std::unique_ptr<TypedPackReader<Types>> packs_of(DataProvider<BatchOf<Types>>& data, const DistContext& context,
+                                                   const TrainerConfig& config,
+                                                   std::optional<std::int64_t> total_steps) {
+    auto packs = data.build_pack_stream(context, total_steps);
+    check_built(packs != nullptr, "DataProvider::build_pack_stream", "a stream");
+    return std::make_unique<TypedPackReader<Types>>(
+        task_, std::move(packs),
+        PrefetchOptions{
+            .device = context.device(), .prefetch_factor = config.data_prefetch.prefetch_factor, .log = context.log()});
   }
 
   TrainTask<Types>& task_;
   ModelProvider<Types>& model_;
-  DataProvider<Batch>& data_;
-  std::unique_ptr<PrefetchedPacks<Batch>> stream_;
+  DataProvider<BatchOf<Types>>& data_;
+  const EvaluationData<Types> evaluation_;
 };
 
 }  // namespace d9d

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -23,6 +26,13 @@
 #include "d9d/tracker/tracker.h"
 
 namespace d9d {
+
+// The course of the evaluations on one set, which checkpoints save.
+struct EvaluationHistory {
+  std::int64_t last_step = -1;            // number of steps that were done at the last evaluation; -1: none yet
+  std::optional<double> best_value = {};  // of trainer.evaluation.<set>.best
+  std::int64_t best_step = -1;            // number of steps that were done at the best evaluation
+};
 
 struct TrainingJob {
   const DistContext& context;  // borrowed
@@ -52,6 +62,8 @@ struct TrainingJob {
   nlohmann::json hparams;                          // settings of task and model, for the tracker
   nlohmann::ordered_json tracker_state = nullptr;  // of the tracker's run that this run continues
   UpdateCount updates;                             // over all runs of the job
+  // By the names of trainer.evaluation.
+  std::map<std::string, EvaluationHistory> evaluations = {};
   const std::shared_ptr<StopRequest> stop = std::make_shared<StopRequest>();
   const std::shared_ptr<const Tracker> tracker;  // a custom one, beside the configured one; null: none
 };

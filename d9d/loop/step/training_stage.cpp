@@ -44,13 +44,18 @@ void update_loss_means(const MetricMap& loss_means, const WeightedLoss& loss, co
   }
 }
 
-std::vector<at::Tensor> TrainingStage::transfer(MicrobatchIndex microbatch, StageBoundary boundary) const {
-  std::vector<at::Tensor> like = at(microbatch).transfer(stage_, boundary);
+std::vector<at::Tensor> checked_transfer(const AnyMicrobatch& microbatch, std::int64_t index,
+                                         const AnyModelStage& stage, StageBoundary boundary) {
+  std::vector<at::Tensor> like = microbatch.transfer(stage, boundary);
   D9D_CHECK(std::ranges::all_of(like, &at::Tensor::defined), StateError,
             "[loop::model_stage] expected stage_transfer() to return tensors of the meta device, got ",
-            transfer_text(like), " of stage ", stage_.info.current_stage, " for microbatch ", microbatch.value,
+            transfer_text(like), " of stage ", stage.info.current_stage, " for microbatch ", index,
             ". A transfer has the same tensors on both sides: return an empty one for what is missing.");
   return like;
+}
+
+std::vector<at::Tensor> TrainingStage::transfer(MicrobatchIndex microbatch, StageBoundary boundary) const {
+  return checked_transfer(at(microbatch), microbatch.value, stage_, boundary);
 }
 
 std::string TrainingStage::stage_text() const {

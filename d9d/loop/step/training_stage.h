@@ -93,6 +93,10 @@ void name_loss_means(MetricMap& loss_means, const LossWeights& weights);
 // Adds the losses of a microbatch to these means.
 void update_loss_means(const MetricMap& loss_means, const WeightedLoss& loss, const LossWeights& weights);
 
+// Returns AnyMicrobatch::transfer(). Throws StateError if a tensor of it is undefined. index: of the microbatch.
+[[nodiscard]] std::vector<at::Tensor> checked_transfer(const AnyMicrobatch& microbatch, std::int64_t index,
+                                                       const AnyModelStage& stage, StageBoundary boundary);
+
 class TrainingStage : public PipelineStage {
  public:
   // All arguments are borrowed.

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "d9d/base/check.h"
 
@@ -20,7 +21,7 @@ void check_loss(const at::Tensor& loss, const std::string& name = "a loss") {
             ". Reduce it: to a mean, with what it is a mean over as the weight.");
   D9D_CHECK(at::isFloatingType(loss.scalar_type()), StateError, kReturns, name, " of a floating dtype, got ",
             at::toString(loss.scalar_type()), ".");
-  D9D_CHECK(loss.requires_grad(), StateError, kReturns, name,
+  D9D_CHECK(loss.requires_grad() || !at::GradMode::is_enabled(), StateError, kReturns, name,
             " with a graph, got one that depends on no trained parameter. Compute it from the model's output "
             "without detach(), item() or NoGradGuard, and leave a parameter trainable.");
 }

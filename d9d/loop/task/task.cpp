@@ -1,5 +1,8 @@
 #include "d9d/loop/task/task.h"
 
+#include <algorithm>
+#include <array>
+
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
@@ -23,5 +26,19 @@ void AnyTask::register_events(const DistContext& /*context*/, EventBus& /*events
 nlohmann::json AnyTask::dump_hparams() const { return nlohmann::json::object(); }
 
 void AnyTask::finalize() {}
+
+MetricMap checked_metrics(AnyTask& task) {
+  MetricMap metrics = task.create_metrics();
+  constexpr std::array kLogged = {"loss", "grad_norm", "lr", "num_tokens", "step_seconds"};
+  for (const auto& [name, metric] : metrics) {
+    D9D_CHECK(metric != nullptr, StateError,
+              "[loop::trainer] expected TrainTask::create_metrics to return metrics, got null as '", name, "'.");
+    const bool is_logged = std::ranges::find(kLogged, name) != kLogged.end() || name.starts_with("loss/");
+    D9D_CHECK(!is_logged, StateError,
+              "[loop::trainer] expected names of metrics that the job does not log itself, got '", name,
+              "'. Rename it in TrainTask::create_metrics, to metric/", name, " for instance.");
+  }
+  return metrics;
+}
 
 }  // namespace d9d

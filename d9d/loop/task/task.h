@@ -71,6 +71,7 @@ class AnyTask {
  public:
   virtual ~AnyTask();
 
+  // Returns new metrics at each call: called for training, for each evaluation set, and while a job measures stages.
   [[nodiscard]] virtual MetricMap create_metrics();
 
   // The state of this rank's task that a resumed job needs; null: none. Called between steps.
@@ -85,6 +86,10 @@ class AnyTask {
   [[nodiscard]] virtual nlohmann::json dump_hparams() const;  // by default an empty object
   virtual void finalize();                                    // called once, after the last step
 };
+
+// Returns create_metrics(). Throws StateError if a metric is null, or has the name of a value that the job logs itself: a
+// tracker would merge the two series.
+[[nodiscard]] MetricMap checked_metrics(AnyTask& task);
 
 template <class Types>
 class TrainTask : public AnyTask {
@@ -113,7 +118,8 @@ class TrainTask : public AnyTask {
   // Called once a microbatch, on ranks with the last stage. May write into the state what update_metrics reads.
   [[nodiscard]] virtual LossResult compute_loss(const Output& output, State& state, const JobSchedule& schedule) = 0;
 
-  // Called once a microbatch, after its backward, on ranks with the last stage. `metrics`: those of create_metrics().
+  // Called once a microbatch, after its backward or in an evaluation, on ranks with the last stage. `metrics`: the
+  // result of one create_metrics(), see metric_at().
   virtual void update_metrics(const State& /*state*/, const MetricMap& /*metrics*/) {}
 };
 

@@ -5,6 +5,8 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "d9d/core/dist_context/dist_context.h"
@@ -52,6 +54,15 @@ struct FinishedStep : TrainStep {
   double seconds = 0.0;     // on this rank
   bool is_updated = false;  // false: the step changed nothing, such as a skipped step with a non-finite loss
 };
+struct EvaluationEvent {
+  const JobSchedule& schedule;  // current_step() is the number of steps that were done
+  StopRequest& stop;
+  const std::string& set;  // name in trainer.evaluation
+};
+struct FinishedEvaluation : EvaluationEvent {
+  const std::map<std::string, double>& values;  // over all ranks: "loss", "loss/<name>" of several losses, metrics
+  bool is_best = false;                         // of this set so far; false without trainer.evaluation.<set>.best
+};
 struct TrainFinished {};
 struct CheckpointEvent {
   std::int64_t step;  // number of steps that were done
@@ -87,6 +98,10 @@ inline constexpr Event<TrainStep> kTrainOptimizerStepPre{"train.optimizer_step.p
 inline constexpr Event<TrainStep> kTrainOptimizerStepPost{"train.optimizer_step.post"};
 // Triggered after the step's values are logged and its gradients cleared; current_step() is still this step.
 inline constexpr Event<FinishedStep> kTrainStepPost{"train.step.post"};
+// Triggered before and after each evaluation, when the step is counted and before its checkpoint is saved; the latter is
+// not triggered if a signal ends the evaluation.
+inline constexpr Event<EvaluationEvent> kTrainEvaluationPre{"train.evaluation.pre"};
+inline constexpr Event<FinishedEvaluation> kTrainEvaluationPost{"train.evaluation.post"};
 // Triggered on all ranks in the step in which they know that a checkpoint is complete on disk, after the votes of that
 // step; at the end of the run for the last one.
 inline constexpr Event<CheckpointEvent> kTrainCheckpointSaved{"train.checkpoint.saved"};

@@ -1,5 +1,7 @@
 #include "d9d/parallelism/fsdp/fsdp_runtime.h"
 
+#include <utility>
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -69,7 +71,35 @@ UnitOrder::Call FsdpRuntime::enter(FsdpUnit& unit) {
 void FsdpRuntime::gather_for_forward(FsdpUnit& unit) {
   check_ready(unit);
   gathers_.gather(unit.index());
+  if (evaluation_.is_running) gather_ahead_in_evaluation(unit.index());
   gathers_.wait(unit.index());
+}
+
+void FsdpRuntime::gather_ahead_in_evaluation(std::size_t index) {
+  auto& [is_running, next, last, ahead] = evaluation_;
+  if (ahead && *ahead != index) gathers_.release(*ahead);  // the model takes another way than last time
+  ahead.reset();
+  if (last) next[*last] = index;
+  last = index;
+  const auto expected = next.find(index);
+  if (expected == next.end() || units_[expected->second]->is_gathered()) return;
+  gathers_.gather(expected->second);
+  ahead = expected->second;
+}
+
+void FsdpRuntime::begin_evaluation() {
+  if (!gathers_.is_materialized() || is_offloaded_) return;  // the first forward says so
+  evaluation_.is_running = true;
+  gathers_.begin_reading();
+}
+
+void FsdpRuntime::end_evaluation() {
+  if (!std::exchange(evaluation_.is_running, false)) return;
+  evaluation_.last.reset();
+  evaluation_.ahead.reset();
+  for (std::size_t index = 0; index < units_.size(); ++index) gathers_.release(index);
+  gathers_.end_reading();
+  print_.clear();
 }
 
 void FsdpRuntime::leave(const UnitOrder::Call& call, bool has_backward) {
@@ -88,6 +118,7 @@ void FsdpRuntime::leave(const UnitOrder::Call& call, bool has_backward) {
 void FsdpRuntime::release_after_forward(FsdpUnit& unit) {
   const std::size_t index = unit.index();
   if (in_backward_[index]) return;
+  if (evaluation_.is_running && !gathers_.is_in_arena(index)) return;
   if (!at::GradMode::is_enabled() || gathers_.is_in_arena(index)) gathers_.release(index);
 }
 
@@ -189,6 +220,7 @@ void FsdpRuntime::onload(const OnloadContext& /*context*/) {
 }
 
 void FsdpRuntime::abandon() {
+  evaluation_ = {};
   flow_.wait();
   gathers_.abandon();
   for (const auto& unit : units_) unit->abandon();

@@ -21,7 +21,8 @@
 // (unit_order.h). This does not hold if a checkpoint encloses sharded units: its recomputation gathers these units when
 // it runs, so if the gather is an all_gather, all ranks must run the same recomputations. Several backwards of one
 // forward must reach the same units on all ranks. A forward without gradients gathers each unit when it needs it; its
-// units are not part of the order.
+// units are not part of the order. Between begin_evaluation() and end_evaluation() it also gathers the unit that
+// followed last time, and units that do not share the arena stay gathered.
 //
 // A model must have a single runtime: two would issue collectives in independent orders on the same communicators. Each
 // pipeline stage of a rank has a runtime of its own, since the passes of stages run one after another in the order of
@@ -31,6 +32,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -68,6 +70,8 @@ class FsdpRuntime final : public GradientReduction,
   void finish() override;
   void clear() override;
   void abandon() override;
+  void begin_evaluation() override;
+  void end_evaluation() override;
   [[nodiscard]] at::Tensor disagreement() const override { return flow_.disagreement(); }
 
   // Moves slices to the host and frees the memory of gathers and gradients, which discards gradients. Collective if
@@ -107,6 +111,7 @@ class FsdpRuntime final : public GradientReduction,
   void step_back();
   void finish_backward(std::size_t index);
   void end_calls();  // passes the calls that backward has left out
+  void gather_ahead_in_evaluation(std::size_t unit);
 
   FsdpConfig config_;
   std::optional<Logger> log_;
@@ -117,6 +122,14 @@ class FsdpRuntime final : public GradientReduction,
   OrderPrint print_;  // fingerprint of this step's collectives
   UnitGathers gathers_{units_, exchanges_, print_};
   GradientFlow flow_{units_, exchanges_, print_, *config_.reduce_on_last_microbatch};
+  // The walk through an evaluation.
+  struct Evaluation {
+    bool is_running = false;
+    std::map<std::size_t, std::size_t> next = {};  // the unit that followed each unit last time
+    std::optional<std::size_t> last = {};
+    std::optional<std::size_t> ahead = {};  // is gathered because it should come next
+  };
+  Evaluation evaluation_;
   bool is_offloaded_ = false;
   OffloadedTensors offloaded_;
 };

@@ -65,7 +65,8 @@ struct PipelineJob {
   std::optional<DataConfig> data = {};                                               // one pass of it instead
   std::int64_t num_steps = kNumSteps;
   std::int64_t log_period = 1;
-  std::string save_dir = {};  // in folder(); empty: nothing is saved
+  std::vector<std::int64_t> evaluated = {};  // microbatches of each pack, over all ranks, of a set; empty: no set
+  std::string save_dir = {};                 // in folder(); empty: nothing is saved
   std::int64_t save_period = 1;
   ModelStageFactoryConfig model = {};
   std::string export_to = {};           // in folder()
@@ -143,6 +144,36 @@ struct Stream {
   std::int64_t rank = 0, num_ranks = 1, step = 0;
   Rows rows = Rows::kSequence;
   std::function<std::vector<TokenBatch>(std::int64_t step)> microbatches = nullptr;
+};
+
+// The packs of PipelineJob::evaluated. Data-parallel ranks get unequally many microbatches.
+struct EvaluatedStream {
+  std::optional<std::vector<TokenBatch>> next() {
+    std::vector<TokenBatch> pack;
+    while (pack.empty() && step < std::ssize(packs)) {  // a rank without microbatches has fewer packs
+      for (std::int64_t i = rank; i < packs[static_cast<std::size_t>(step)]; i += num_ranks) {
+        pack.push_back(microbatch(100 + step, i));
+      }
+      ++step;
+    }
+    return pack.empty() ? std::optional<std::vector<TokenBatch>>() : pack;
+  }
+  std::optional<std::int64_t> total_steps() const { return std::nullopt; }
+  nlohmann::json state() const { return step; }
+  void load_state(const nlohmann::json& state) { step = state; }
+
+  std::int64_t rank = 0, num_ranks = 1, step = 0;
+  std::vector<std::int64_t> packs;
+};
+
+struct EvaluatedData : DataProvider<TokenBatch> {
+  explicit EvaluatedData(const PipelineJob& pipeline_job) : job(pipeline_job) {}
+  std::unique_ptr<PackStream<TokenBatch>> build_pack_stream(const DistContext& context,
+                                                            std::optional<std::int64_t>) override {
+    return as_pack_stream<TokenBatch>(EvaluatedStream{
+        .rank = context.data_parallel_rank(), .num_ranks = context.data_parallel_size(), .packs = job.evaluated});
+  }
+  const PipelineJob& job;
 };
 
 // Counts the losses of this rank.
@@ -285,6 +316,9 @@ inline TrainerConfig config_of(const PipelineJob& job) {
   if (!job.save_dir.empty()) {
     config.checkpointing = {.save_dir = folder() / job.save_dir, .period_steps = {EverySteps{job.save_period}}};
   }
+  if (!job.evaluated.empty()) {
+    config.evaluation["validation"] = {.period_steps = {EverySteps{1}}, .at_start = true};
+  }
   config.gradient_manager.grad_dtype = job.gradient_dtype;
   config.gradient_clipping.max_norm = 0.5;
   if (job.has_graphs) config.cuda_graph.emplace();
@@ -328,6 +362,9 @@ inline Trained train(const PipelineJob& job) {
       const auto tensor = saved->tensors("").find(name);
       EXPECT_TRUE(tensor.has_value() && at::equal(whole.cpu(), tensor->read())) << name << " is not what was saved";
     };
+    EvaluatedData evaluated(job);
+    EvaluationData<LanguageModelTypes> evaluation_sets;
+    if (!job.evaluated.empty()) evaluation_sets["validation"] = &evaluated;
     AutoOptimizerProvider optimizer(job.optimizer);
     AutoLRSchedulerProvider lr_scheduler(
         PiecewiseConfig{.initial_multiplier = 1.0,
@@ -340,6 +377,7 @@ inline Trained train(const PipelineJob& job) {
                                          .data = provider,
                                          .optimizer = job.own_optimizer != nullptr ? *job.own_optimizer : optimizer,
                                          .lr_scheduler = lr_scheduler,
+                                         .evaluation = evaluation_sets,
                                          .tracker = nullptr,
                                          .pipeline_schedule = custom_schedule});
     ASSERT_EQ(trainer.train(), TrainingOutcome::kFinished);
@@ -397,7 +435,7 @@ inline void expect_equal(const Trained& actual, const Trained& expected) {
   }
 }
 
-inline void expect_same(const Trained& actual, const Trained& expected) {
+inline void expect_same_series(const Trained& actual, const Trained& expected) {
   const auto own = series_of(actual), others = series_of(expected);
   for (const char* const name : {"loss", "grad_norm", "num_tokens", "num_predicted"})
     EXPECT_TRUE(others.contains(name));
@@ -409,6 +447,20 @@ inline void expect_same(const Trained& actual, const Trained& expected) {
           << name << " of line " << i;
     }
   }
+}
+
+// Keeps what a job without PipelineJob::evaluated logs.
+inline Trained without_evaluation(Trained trained) {
+  std::erase_if(trained.logged, [](const nlohmann::json& line) { return line.value("step", 0) < 0; });
+  for (nlohmann::json& line : trained.logged) {
+    std::erase_if(line.get_ref<nlohmann::json::object_t&>(),
+                  [](const auto& each) { return each.first.starts_with("validation/"); });
+  }
+  return trained;
+}
+
+inline void expect_same(const Trained& actual, const Trained& expected) {
+  expect_same_series(actual, expected);
   for (const auto& [name, tensor] : expected.parameters) {
     ASSERT_TRUE(actual.parameters.contains(name)) << name;
     const double scale = std::max(1e-3, tensor.to(at::kDouble).abs().max().item<double>());

@@ -260,6 +260,54 @@ TEST(Fsdp, Evaluates_between_steps) {
   });
 }
 
+// Records the number of gathers when the module's own forward begins.
+struct GathersSoFar : ModuleHook {
+  explicit GathersSoFar(const FsdpRuntime& owner) : runtime(owner) {}
+  void before_forward(Module&, const TensorRefs&) override { counts.push_back(runtime.num_gathers()); }
+  void after_forward(Module&, const TensorRefs&) override {}
+  const FsdpRuntime& runtime;
+  std::vector<std::int64_t> counts;
+};
+
+TEST(Fsdp, Gathers_ahead_in_an_evaluation_or_once_if_it_never_reshards) {
+  for (const bool reshards : {true, false}) {
+    on_two_ranks([&](World& world) {
+      Sharded sharded(world,
+                      {.reshard_after_forward = reshards ? ReshardAfterForward::kAlways : ReshardAfterForward::kNever});
+      sharded.shard().fill();
+      const auto so_far = std::make_shared<GathersSoFar>(*sharded.runtime);
+      for (const auto& [name, child] : sharded.model->named_children()) child->add_hook(so_far);
+      const at::NoGradGuard no_grad;
+      const at::Tensor expected = sharded.model(input());
+      so_far->counts.clear();
+      const std::int64_t before = sharded.runtime->num_gathers();
+      sharded.runtime->begin_evaluation();
+      for (int i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(sharded.model(input()), expected));
+      // In this forward the unit that was gathered ahead is left out.
+      const at::Tensor hidden = sharded.model->first(input());
+      EXPECT_EQ(sharded.model->third(hidden).size(1), 3);
+      sharded.runtime->end_evaluation();
+      for (std::int64_t& count : so_far->counts) count -= before;
+      so_far->counts.resize(9);
+      if (reshards) {
+        EXPECT_THAT(so_far->counts, ::testing::ElementsAre(1, 2, 3, 5, 6, 7, 8, 9, 10));
+      } else {
+        EXPECT_THAT(so_far->counts, ::testing::ElementsAre(1, 2, 3, 3, 3, 3, 3, 3, 3));
+      }
+      EXPECT_THROW((void)(sharded.model->second->weight->local() + 1), c10::Error) << "released at the end";
+      const at::AutoGradMode with_gradients(true);
+      sharded.run_microbatch(input());
+      sharded.runtime->finish();
+      sharded.model->first->weight->stored().detach().add_(1.0);
+      sharded.runtime->clear();
+      const at::NoGradGuard again;
+      sharded.runtime->begin_evaluation();
+      EXPECT_FALSE(at::equal(sharded.model(input()), expected)) << "sees what was written between steps";
+      sharded.runtime->end_evaluation();
+    });
+  }
+}
+
 TEST(Fsdp, Refuses_another_order_of_units_by_their_names) {
   on_two_ranks([](World& world) {
     Sharded sharded(world);

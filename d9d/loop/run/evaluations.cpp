@@ -1,0 +1,267 @@
+#include "d9d/loop/run/evaluations.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/device/host_copy.h"
+#include "d9d/loop/checkpoint/export_model.h"
+#include "d9d/loop/checkpoint/job_checkpoints.h"
+#include "d9d/loop/step/microbatch_numbers.h"
+#include "d9d/loop/step/rank_votes.h"
+#include "d9d/loop/step/training_stage.h"
+#include "d9d/loop/task/train_events.h"
+#include "d9d/modules/eval_scope.h"
+#include "d9d/pipelining/schedules/compute_order.h"
+
+namespace d9d {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Evaluation has an order of its own, so limits of the training schedule, such as a least number of microbatches, do
+// not apply to it.
+PipelineSchedule forwards_on(const StagePlacement& placement) {
+  return {.name = "evaluation", .placement = [placement](std::int64_t) { return placement; }, .order = forward_order};
+}
+
+// Training draws the same random numbers after an evaluation as without it.
+class RandomNumbersOfTraining {
+ public:
+  explicit RandomNumbersOfTraining(const TrainingJob& job) : clock_(*job.clock), microbatch_(clock_.microbatch) {
+    keep(at::globalContext().defaultGenerator(at::kCPU));
+    if (!job.context.device().is_cpu()) keep(at::globalContext().defaultGenerator(job.context.device()));
+  }
+  ~RandomNumbersOfTraining() {
+    clock_.microbatch = microbatch_;
+    for (auto& [generator, state] : generators_) {
+      const std::lock_guard lock(generator.mutex());
+      generator.set_state(state);
+    }
+  }
+  RandomNumbersOfTraining(const RandomNumbersOfTraining&) = delete;
+  RandomNumbersOfTraining& operator=(const RandomNumbersOfTraining&) = delete;
+
+ private:
+  void keep(at::Generator generator) {
+    const std::lock_guard lock(generator.mutex());
+    at::Tensor state = generator.get_state();
+    generators_.emplace_back(std::move(generator), std::move(state));
+  }
+
+  RandomClock& clock_;
+  const RandomMicrobatch microbatch_;
+  std::vector<std::pair<at::Generator, at::Tensor>> generators_;
+};
+
+MetricMap own_metrics(AnyTask& task, const TrainingJob& job) {
+  MetricMap metrics = checked_metrics(task);
+  for (const auto& [name, metric] : metrics) {
+    const bool is_of_training =
+        std::ranges::any_of(job.metrics, [&](const auto& each) { return each.second == metric; });
+    D9D_CHECK(!is_of_training, StateError,
+              "[loop::evaluation] expected TrainTask::create_metrics to return new metrics ",
+              "for an evaluation, got '", name,
+              "' again, of which training keeps the sums. Create metrics in the function, and update those that "
+              "update_metrics gets.");
+  }
+  return metrics;
+}
+
+void check_best(const std::string& set, const EvaluationConfig& config, const MetricMap& metrics,
+                const TrainingJob& job) {
+  if (!config.best) return;
+  const std::string key = cat("trainer.evaluation.", set, ".best");
+  const std::string& metric = config.best->metric;
+  const bool is_known = metric == "loss" || metric.starts_with("loss/") || metrics.contains(metric);
+  std::string names = "loss";
+  for (const auto& [name, each] : metrics) names += ", " + name;
+  D9D_CHECK(is_known, ConfigError, "[loop::evaluation] expected ", key, ".metric to be one of {", names, "}, got '",
+            metric, "'. Name one of these.");
+  D9D_CHECK(saves_checkpoints(job.config.checkpointing) || config.best->export_to, ConfigError,
+            "[loop::evaluation] expected a place for the best model of ", key,
+            ", got a job that saves no checkpoints. Set trainer.checkpointing.period_steps, or ", key, ".export_to.");
+}
+
+// "loss 2.4385, accuracy 0.61"
+std::string text_of(const std::map<std::string, double>& values) {
+  std::string text;
+  for (const auto& [name, value] : values) {
+    char number[32];
+    std::snprintf(number, sizeof number, "%.5g", value);
+    text += cat(text.empty() ? "" : ", ", name, " ", number);
+  }
+  return text;
+}
+
+}  // namespace
+
+Evaluations::Evaluations(TrainingJob& job, AnyTask& task, AnyModelProvider& model, const EvaluationPacks& packs,
+                         PackReader& training)
+    : job_(job),
+      model_(model),
+      executor_(job.context, forwards_on(job.placement), {.method = job.config.pipelining.messages}),
+      side_(job.context.device()) {
+  for (const auto& [name, config] : job_.config.evaluation) {
+    Set& set = sets_.emplace(name, Set{.config = config, .history = job_.evaluations[name], .packs = *packs.at(name)})
+                   .first->second;
+    set.metrics = own_metrics(task, job_);
+    check_best(name, config, set.metrics, job_);
+    set.start = set.packs.stream().state();
+    const MicrobatchPack* first = set.packs.peek();
+    if (first == nullptr || first->empty()) first = training.peek();
+    D9D_CHECK(first != nullptr && !first->empty(), StateError,
+              "[loop::evaluation] expected a microbatch of the evaluation set '", name,
+              "' on each rank, got none on this one. Give the set more samples, or the job fewer data-parallel ranks.");
+    set.filler = first->front()->copy_of_batch();
+    set.packs.rewind(set.start);  // frees the pack
+  }
+}
+
+bool Evaluations::is_due(const Set& set) const {
+  const JobSchedule& schedule = job_.schedule;
+  if (set.history.last_step == schedule.current_step()) return false;  // a resumed job has made it
+  if (schedule.current_step() == 0) return set.config.at_start;
+  return schedule.should_do_action(set.config.period_steps, {.always_at_last_step = true, .after_advance = true});
+}
+
+bool Evaluations::are_due() const {
+  return std::ranges::any_of(sets_, [this](const auto& each) { return is_due(each.second); });
+}
+
+EvaluationsOfStep Evaluations::run_due(GradientManager& gradients, StepLog& log, const InterruptScope& interrupt) {
+  EvaluationsOfStep done;
+  const std::int64_t step = job_.schedule.current_step();
+  for (auto& [name, set] : sets_) {
+    if (!is_due(set)) continue;
+    done.has_run = true;
+    const EvaluationEvent event{.schedule = job_.schedule, .stop = *job_.stop, .set = name};
+    job_.events->trigger(kTrainEvaluationPre, event);
+    const Clock::time_point start = Clock::now();
+    done.signal = evaluate(name, set, gradients, interrupt);
+    if (done.signal != 0) return done;
+    const std::map<std::string, double> found = values(set);
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    set.history.last_step = step;
+    const bool is_best = takes_best(name, set, found);
+    for (const auto& [metric, value] : found) log.write_evaluation(name, metric, value);
+    if (job_.context.is_main_process()) {
+      log.log().info("evaluation '", name, "' after step ", step, ": ", text_of(found),
+                     is_best ? ", the best so far" : "", " (", seconds, " s)");
+    }
+    if (is_best && set.config.best->export_to) {
+      export_model(job_, model_.prepare_export(*job_.module), *set.config.best->export_to);
+    }
+    done.is_best = done.is_best || is_best;
+    job_.events->trigger(kTrainEvaluationPost, {event, found, is_best});
+  }
+  return done;
+}
+
+int Evaluations::evaluate(const std::string& name, Set& set, GradientManager& gradients,
+                          const InterruptScope& interrupt) {
+  const at::NoGradGuard no_grad;  // not InferenceMode, whose tensors later training steps could not use
+  const EvalScope eval(job_.stages);
+  const RandomNumbersOfTraining numbers(job_);
+  losses_.clear();
+  gradients.begin_evaluation();
+  for (const auto& [metric, each] : set.metrics) each->reset();
+  const DeviceMesh ranks = job_.context.mesh(MeshDomain::kBatch);
+  int signal = 0;
+  for (pack_ = {.set = name}; signal == 0 && pack_.index < set.config.max_packs.value_or(INT64_MAX); ++pack_.index) {
+    auto microbatches = set.packs.next();
+    pack_.microbatches = microbatches ? std::move(*microbatches) : MicrobatchPack();
+    pack_.num_counted = pack_.microbatches.size();
+    const auto own = std::ssize(pack_.microbatches);
+    const JobVotes votes = count_votes(job_.context, side_, {.signal = interrupt.signal(), .next_microbatches = own});
+    signal = votes.signal;
+    const auto of = [&](std::int64_t rank) {
+      return votes.next_microbatches.empty() ? own : votes.next_microbatches[static_cast<std::size_t>(rank)];
+    };
+    for (const std::int64_t rank : ranks.slice({"pp", "cp", "tp"}).ranks()) {
+      D9D_CHECK(of(rank) == own, StateError, "[loop::evaluation] expected as many microbatches on all ranks that ",
+                "compute each together, got ", own, " on this rank and ", of(rank), " on rank ", rank, " in pack ",
+                pack_.index, " of the evaluation set '", name, "'. Divide samples by context.data_parallel_rank().");
+    }
+    std::int64_t most = own;
+    for (const std::int64_t each : votes.next_microbatches) most = std::max(most, each);
+    if (most == 0) break;
+    if (signal == 0) run_pack(set, static_cast<std::size_t>(most));
+  }
+  gradients.end_evaluation();
+  pack_.microbatches.clear();
+  set.packs.rewind(set.start);
+  D9D_CHECK(signal != 0 || pack_.index > 0, StateError, "[loop::evaluation] expected data in the evaluation set '",
+            name, "', got none on any rank. Correct its data, or remove trainer.evaluation.", name, ".");
+  return signal;
+}
+
+void Evaluations::run_pack(Set& set, std::size_t num_microbatches) {
+  MicrobatchPack& pack = pack_.microbatches;
+  const auto numbers = microbatch_numbers(
+      job_.context, pack.empty() ? std::vector<std::int64_t>() : set.packs.stream().microbatch_numbers(), pack.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i) pack[i]->number = numbers[i];
+  while (pack.size() < num_microbatches) pack.push_back(set.filler->copy_of_batch());
+  for (std::size_t i = 0; i < pack.size(); ++i) {
+    in_evaluated_microbatch(pack_, i, "in build_forward_inputs", [&] { pack[i]->build_inputs(); });
+    if (pack[i]->loss_weights.empty()) losses_.try_emplace("loss", std::make_shared<MeanMetric>());
+    name_loss_means(losses_, pack[i]->loss_weights);
+  }
+  const EvaluationParts parts{
+      .schedule = job_.schedule, .clock = *job_.clock, .losses = losses_, .metrics = set.metrics};
+  std::vector<EvaluationStage> stages;
+  for (std::size_t i = 0; i < job_.model_stages.size(); ++i) {
+    stages.emplace_back(parts, *job_.model_stages[i], i + 1 == job_.model_stages.size(), pack_);
+  }
+  std::vector<PipelineStage*> borrowed;
+  for (EvaluationStage& stage : stages) borrowed.push_back(&stage);
+  executor_.run(borrowed, std::ssize(pack));
+}
+
+std::map<std::string, double> Evaluations::values(const Set& set) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::string> names;
+  std::vector<at::Tensor> computed;
+  for (const MetricMap* metrics : {&std::as_const(losses_), &set.metrics}) {
+    for (const auto& [name, metric] : *metrics) {
+      metric->sync(job_.context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"}));
+      names.push_back(name);
+      computed.push_back(metric->compute().to(job_.context.device(), at::kDouble).reshape({1}));
+    }
+  }
+  const HostCopy copy(at::cat(computed), side_, job_.context.world());
+  const double* value = copy.wait().const_data_ptr<double>();
+  std::map<std::string, double> values;
+  for (const std::string& name : names) values.emplace(name, *value++);
+  if (values.contains("loss")) return values;
+  double sum = 0;  // of several losses; one without weight counts as 0
+  for (const auto& [name, mean] : losses_) sum += std::isnan(values.at(name)) ? 0 : values.at(name);
+  values.emplace("loss", sum);
+  return values;
+}
+
+bool Evaluations::takes_best(const std::string& name, Set& set, const std::map<std::string, double>& values) {
+  if (!set.config.best) return false;
+  const auto found = values.find(set.config.best->metric);
+  D9D_CHECK(found != values.end(), ConfigError, "[loop::evaluation] expected trainer.evaluation.", name,
+            ".best.metric to be one of the values {", text_of(values), "}, got '", set.config.best->metric,
+            "'. Name one of these.");
+  const double value = found->second;
+  if (std::isnan(value)) return false;
+  const auto& best = set.history.best_value;
+  const bool is_better = !best || (set.config.best->mode == BestMode::kMin ? value < *best : value > *best);
+  if (!is_better) return false;
+  set.history.best_value = value;
+  set.history.best_step = job_.schedule.current_step();
+  return true;
+}
+
+}  // namespace d9d
