@@ -38,6 +38,7 @@ void pretrain(const d9d::ModelFamily<Parameters>& family, const d9d::PretrainCon
   d9d::CausalLMProvider model(family, config.model_provider, sizes,
                               config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype),
                               std::move(files));
+  model.sequence_length = d9d::sequence_length_of(config.data);
   const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
   const d9d::TokenLimits limits{.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids};
   std::optional<d9d::TextSamples> samples;  // built before training, so that mistakes in it end the job now

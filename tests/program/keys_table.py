@@ -254,7 +254,8 @@ def trainer_rows():
         f"{tracker}[mlflow]": Row({"provider": "mlflow", "experiment": "a"}, look=unbuilt(f"{tracker}.provider"),
                                   at=tracker),
         f"{tracker}[multi].trackers": Row([{"provider": "jsonl", "path": "c.jsonl"}], look=file("c.jsonl")),
-        "trainer.logging.max_pending_steps": Row(3, look=unbuilt("trainer.logging.max_pending_steps")),
+        "trainer.logging.max_pending_steps": tests("tests/loop/run/step_log_test.cpp",
+                                                   "Writes_a_step_when_its_values_are_there_and_some_steps_later_at_the_latest"),
         "trainer.pipelining.schedule": Row({"schedule": "inference"}, look=unbuilt("trainer.pipelining.schedule")),
         "trainer.pipelining.messages": Row("copy_engine", look=refused("messages = copy_engine"), given={
             "mesh.pipeline_parallel": 2, "launch.ranks": "processes", "model_provider.model.num_hidden_layers": 2}),
@@ -284,6 +285,7 @@ def trainer_rows():
         "trainer.evaluation{}.period_steps": tests(evaluation, "Has_a_period_a_limit_and_a_last_step"),
         "trainer.evaluation{}.at_start": tests(evaluation, "Has_a_period_a_limit_and_a_last_step"),
         "trainer.evaluation{}.max_packs": tests(evaluation, "Has_a_period_a_limit_and_a_last_step"),
+        "trainer.evaluation{}.best": tests(evaluation, "Is_saved_and_kept_until_a_better_one_comes"),
         "trainer.evaluation{}.best.metric": tests(evaluation, "Is_saved_and_kept_until_a_better_one_comes"),
         "trainer.evaluation{}.best.mode": tests(evaluation, "Is_saved_and_kept_until_a_better_one_comes"),
         "trainer.evaluation{}.best.export_to": tests(evaluation, "Is_exported_if_that_is_configured"),

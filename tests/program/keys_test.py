@@ -11,7 +11,7 @@ import threading
 
 import schema
 from keys_table import CURVE, numbers, rows
-from program_job import REPOSITORY, ProgramTest, main
+from program_job import MEASURED, REPOSITORY, ProgramTest, main
 
 
 def change(config, path, value):
@@ -35,7 +35,8 @@ class Result:
         self.log = re.sub(r"\d\d:\d\d:\d\d", "", process.stderr)
         self.steps = job.steps() if job.metrics.exists() else []
         for step in self.steps:
-            step.pop("step_seconds", None)
+            for name in MEASURED:
+                step.pop(name, None)
         self.weights = (job.export / "model.safetensors").read_bytes() if job.export.exists() else b""
         self.events = b"".join(path.read_bytes() for path in sorted(job.folder.rglob("events.*")))
         self.files = {str(path.relative_to(job.folder)) for path in job.folder.rglob("*") if path.is_file()}

@@ -18,6 +18,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAMS = Path()  # set by main
 DEVICE = os.environ.get("D9D_TEST_DEVICE", "cpu")  # or cuda
 TOO_FEW_GPUS = 77  # the exit code of a test that was not run
+# Logged values that measure a run, and so differ between two runs of one job.
+MEASURED = ("time", "step_seconds", "data_seconds", "tokens_per_second", "mfu", "host_bytes", "device_peak_bytes")
 SECONDS = 60  # far more than a program of this test needs
 VOCABULARY = 256
 PIECEWISE = [

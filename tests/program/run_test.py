@@ -55,7 +55,8 @@ class Run(ProgramTest):
                 self.assertEqual(result.returncode, 0, result.stderr)
                 steps = job.steps()
                 self.assertEqual([step["step"] for step in steps], [0, 1, 2, 3, 4])
-                names = ["loss", "grad_norm", "lr", "num_tokens", "step_seconds"]
+                names = ["loss", "grad_norm", "lr", "num_tokens", "step_seconds", "data_seconds", "tokens_per_second",
+                         "host_bytes", "skipped_steps"]
                 for step in steps:
                     self.assertEqual([name for name in names if name not in step], [])
                     self.assertEqual(step["num_tokens"], 8 * 32)

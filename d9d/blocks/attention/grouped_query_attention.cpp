@@ -64,6 +64,12 @@ void GroupedQueryAttention::after_materialize(at::Device device) {
   if (device.is_cuda()) join_weights(projections());
 }
 
+double GroupedQueryAttention::forward_flops(std::int64_t num_positions) const {
+  constexpr double kProducts = 2;  // of queries with keys, of probabilities with values
+  const double num_keys = static_cast<double>(num_positions) / (config.is_causal ? 2 : 1);
+  return 2.0 * kProducts * static_cast<double>(config.num_attention_heads * config.head_dim) * num_keys;
+}
+
 std::optional<TensorPlan> GroupedQueryAttention::tensor_plan(std::int64_t num_ranks) const {
   D9D_CHECK(config.num_key_value_heads % num_ranks == 0, ConfigError,
             "[blocks::attention] expected num_key_value_heads in a multiple of tensor-parallel ranks = ", num_ranks,

@@ -21,6 +21,11 @@ LanguageModellingHead::LanguageModellingHead(VocabularySplits splits, std::vecto
       vocabulary(std::move(splits)),
       weights(register_module<SplitWeights>("lm_head", vocabulary, embedding_weights)->weights) {}
 
+double LanguageModellingHead::forward_flops(std::int64_t /*num_positions*/) const {
+  const auto hidden_size = static_cast<double>(weights.front()->global_shape().back());
+  return 2.0 * hidden_size * static_cast<double>(vocabulary.total());
+}
+
 std::optional<TensorPlan> LanguageModellingHead::tensor_plan(std::int64_t num_ranks) const {
   return TensorPlan{.input = TensorPlan::Edge::kShard,
                     .output = TensorPlan::Edge::kWhole,

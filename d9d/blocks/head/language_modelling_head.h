@@ -48,6 +48,7 @@ class LanguageModellingHead : public Module {
   // hidden states are shards of the sequence, [B, S / W, H] -> [B, S, V].
   [[nodiscard]] at::Tensor forward(const at::Tensor& hidden_states) const;
 
+  [[nodiscard]] double forward_flops(std::int64_t num_positions) const override;
   [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
   void set_tensor_parallel_context(TensorParallelContextPtr context) override;
   // Replaces the local context.

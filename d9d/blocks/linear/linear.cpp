@@ -31,6 +31,10 @@ Linear::Linear(const LinearConfig& configuration)
       bias(config.has_bias ? register_parameter("bias", {.shape = {config.out_features}, .init = fan_in(config)})
                            : nullptr) {}
 
+double Linear::forward_flops(std::int64_t /*num_positions*/) const {
+  return 2.0 * static_cast<double>(config.in_features) * static_cast<double>(config.out_features);
+}
+
 at::Tensor Linear::forward(const at::Tensor& x) const {
   return bias ? kernels::linears(x, {weight->local()}, {bias->local()}).front() : kernels::linear(x, weight->local());
 }

@@ -20,6 +20,7 @@ class Linear : public Module {
   explicit Linear(const LinearConfig& config);
   // x [..., in] -> [..., out].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+  [[nodiscard]] double forward_flops(std::int64_t num_positions) const override;
   // Whether it has neither a bias nor hooks of its own, so that a kernel may use its weight directly.
   [[nodiscard]] bool is_product() const { return !bias && is_plain(); }
 

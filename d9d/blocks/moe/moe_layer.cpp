@@ -39,6 +39,11 @@ MoELayer::MoELayer(const MoELayerConfig& configuration)
           {.shape = {config.num_experts}, .dtype = at::kLong, .init = init::zeros(), .is_persistent = false})),
       dispatcher_(std::make_unique<LocalTokenDispatcher>(config.num_experts)) {}
 
+double MoELayer::forward_flops(std::int64_t /*num_positions*/) const {
+  constexpr double kProducts = 3;  // gate, up and down
+  return 2.0 * kProducts * static_cast<double>(config.top_k * config.hidden_size * config.intermediate_size);
+}
+
 MoEOutput MoELayer::forward(const at::Tensor& hidden_states, const std::optional<at::Tensor>& real_positions) const {
   const at::Tensor all = hidden_states.reshape({-1, config.hidden_size});
   const at::Tensor tokens = real_positions ? kernels::select_rows(all, *real_positions) : all;

@@ -54,6 +54,9 @@ class MoELayer : public Module {
   [[nodiscard]] MoEOutput forward(const at::Tensor& hidden_states,
                                   const std::optional<at::Tensor>& real_positions = std::nullopt) const;
 
+  // Those of the experts that a token chooses.
+  [[nodiscard]] double forward_flops(std::int64_t num_positions) const override;
+
   // The ranks whose tokens are counted together for load balancing. Default: this rank only.
   struct CountRanks {
     DeviceMesh of_tokens = {};     // all ranks with other tokens

@@ -77,6 +77,18 @@ int cuda_capability_major(c10::Device device) {
   return major;
 }
 
+std::string cuda_device_name(c10::Device device) {
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  D9D_CHECK(driver != nullptr, StateError,
+            "[core::cuda_device_name] expected the CUDA driver, got none. Call num_cuda_devices().");
+  const auto get_name = reinterpret_cast<int (*)(char*, int, int)>(dlsym(driver, "cuDeviceGetName"));
+  std::array<char, 256> name{};
+  const int status = get_name(name.data(), name.size(), device.has_index() ? device.index() : 0);
+  D9D_CHECK(status == kSuccess, StateError, "[core::cuda_device_name] expected an answer for ", device.str(),
+            ", got the driver's error ", status, ".");
+  return name.data();
+}
+
 bool is_hopper(c10::Device device) { return cuda_capability_major(device) == 9; }
 
 bool load_cuda() {

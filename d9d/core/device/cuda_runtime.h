@@ -8,6 +8,8 @@
 // devices.
 #pragma once
 
+#include <string>
+
 #include <c10/core/Device.h>
 
 namespace d9d {
@@ -30,5 +32,8 @@ bool load_cuda();
 // Whether the kernels of this library, which are compiled for sm_90a, run on the device. Requires an earlier call of
 // num_cuda_devices().
 [[nodiscard]] bool is_hopper(c10::Device device);
+
+// The name of a CUDA device, "NVIDIA H100 80GB HBM3". Asks the driver. Requires an earlier call of num_cuda_devices().
+[[nodiscard]] std::string cuda_device_name(c10::Device device);
 
 }  // namespace d9d

@@ -23,6 +23,7 @@ class HostCopy {
   // the world whose ranks communicated to compute the values; null: they did not communicate.
   HostCopy(at::Tensor values, const SideStream& copies, std::shared_ptr<const World> crossed = nullptr);
 
+  [[nodiscard]] bool is_complete() const { return copied_.is_complete(); }  // whether wait() returns immediately
   // Waits for the copy, but not for work that was enqueued after it. Throws CommunicationError if a group of `crossed`
   // has failed, since the values are then invalid.
   [[nodiscard]] const at::Tensor& wait() const;

@@ -1,5 +1,7 @@
 #include "d9d/data/build/config.h"
 
+#include <algorithm>
+
 #include "d9d/base/check.h"
 #include "d9d/base/config/describe.h"
 
@@ -21,5 +23,29 @@ void ColumnsConfig::validate(const ConfigPath& path) const {
 
 template const ValueType& json_type<SourceConfig>();
 template const ValueType& json_type<DataConfig>();
+
+namespace {
+
+struct SequenceLength {
+  template <class Source>
+  std::optional<std::int64_t> operator()(const DataOf<Source>& data) const {
+    return data.source.sequence.sequence_length;
+  }
+  std::optional<std::int64_t> operator()(const MixtureDataConfig& data) const {
+    std::optional<std::int64_t> longest;
+    for (const MixedSourceConfig& each : data.sources) {
+      const auto length = [](const auto& source) { return source.sequence.sequence_length; };
+      longest = std::max(longest.value_or(0), std::visit(length, each.source));
+    }
+    return longest;
+  }
+  std::optional<std::int64_t> operator()(const DatasetDataConfig& /*data*/) const { return std::nullopt; }
+};
+
+}  // namespace
+
+std::optional<std::int64_t> sequence_length_of(const DataConfig& config) {
+  return std::visit(SequenceLength(), config);
+}
 
 }  // namespace d9d

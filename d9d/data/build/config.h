@@ -193,6 +193,9 @@ using DataConfig = std::variant<TextDataConfig, JsonlDataConfig, ParquetDataConf
   return std::visit([](const auto& source) -> const AutoDataConfig& { return source.loader; }, config);
 }
 
+// The longest sequences that the data gives, in positions; none for a dataset without a length of its own.
+[[nodiscard]] std::optional<std::int64_t> sequence_length_of(const DataConfig& config);
+
 extern template const ValueType& json_type<SourceConfig>();
 extern template const ValueType& json_type<DataConfig>();
 

@@ -59,7 +59,9 @@ struct DataPrefetchConfig {
 struct LoggingConfig {
   StepActionPeriod period_steps = {};
   TrackerConfig tracker = {};
-  std::int64_t max_pending_steps = 2;  // how many steps logged values may lag behind
+  // How many steps later the values of a step are written to trackers at the latest. Until then they are written when
+  // they have been copied from the device, so that no step waits for them.
+  std::int64_t max_pending_steps = 2;
 
   static constexpr auto fields() {
     return record<LoggingConfig>(required("period_steps", &LoggingConfig::period_steps),

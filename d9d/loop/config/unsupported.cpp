@@ -41,9 +41,6 @@ void refuse_tracker(const auto& tracker) {
 void refuse_unsupported(const TrainerConfig& trainer) {
   refuse_schedule(trainer.pipelining.schedule);
   refuse_tracker(trainer.logging.tracker);
-  if (const auto lag = trainer.logging.max_pending_steps; lag != LoggingConfig().max_pending_steps) {
-    refuse("trainer.logging.max_pending_steps", lag, "logging with another lag is", "Leave it out.");
-  }
   if (trainer.profiling) {
     refuse("trainer.profiling", write_record(*trainer.profiling), "profiling is", "Set it to null.");
   }

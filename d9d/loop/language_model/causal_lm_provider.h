@@ -87,6 +87,14 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
 
   ModelExport prepare_export(const Module&) override { return export_; }
 
+  std::optional<double> flops_per_token() const override {
+    const auto whole = make_decoder_for_causal_lm(family.build(sizes, {}), config.head);  // without memory
+    double forward = 0;
+    whole->for_each_module(
+        [&](const std::string&, Module& module) { forward += module.forward_flops(sequence_length.value_or(0)); });
+    return 3 * forward;  // each product has two of its size in backward
+  }
+
   nlohmann::json dump_hparams() const override {
     nlohmann::json hparams = write_record(config);
     hparams["model"] = write_record(sizes);  // also where the configuration says "from_checkpoint"
@@ -97,6 +105,8 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
   const CausalLMProviderConfig<Parameters> config;
   const Parameters sizes;
   const Dtype stored_dtype;
+  // Positions of a sequence, for flops_per_token(); none: attention is not counted.
+  std::optional<std::int64_t> sequence_length = {};
 
  private:
   static constexpr auto kHead = CausalLMHeadConfig{};

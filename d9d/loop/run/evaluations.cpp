@@ -152,6 +152,7 @@ EvaluationsOfStep Evaluations::run_due(GradientManager& gradients, StepLog& log,
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     set.history.last_step = step;
     const bool is_best = takes_best(name, set, found);
+    log.write_pending();
     for (const auto& [metric, value] : found) log.write_evaluation(name, metric, value);
     if (job_.context.is_main_process()) {
       log.log().info("evaluation '", name, "' after step ", step, ": ", text_of(found),

@@ -150,6 +150,7 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
           .written = written_settings(given, parts_.optimizer, parts_.lr_scheduler),
           .hparams = {},
           .tracker_state = nullptr,
+          .flops_per_token = parts_.model.flops_per_token(),
           .tracker = parts_.tracker};
 }
 

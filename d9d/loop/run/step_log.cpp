@@ -49,13 +49,40 @@ std::unique_ptr<TrackerRun> open_run(const TrainingJob& job, const Logger& log) 
 
 }  // namespace
 
+void PendingSteps::write_until(std::int64_t last) {
+  while (!steps_.empty()) {
+    const Step& step = steps_.front();
+    if (step.index > last && step.collected && !step.collected->values.is_complete()) return;
+    for (const auto& [name, value] : step.known) write_(step.index, name, value);
+    if (step.collected) {
+      const double* value = step.collected->values.wait().const_data_ptr<double>();
+      for (const auto& [name, size] : step.collected->series) {
+        size == 1 ? write_(step.index, name, *value) : write_(step.index, name, CountHistogram{{value, value + size}});
+        value += size;
+      }
+    }
+    steps_.pop_front();
+  }
+}
+
 StepLog::StepLog(const TrainingJob& job)
     : job_(job),
       bar_({.label = "train", .total = job.schedule.total_steps(), .initial = job.schedule.current_step()}),
       log_(job.context.log().with_sink(bar_.sink())),
       run_(open_run(job, log_)),
       statistics_(job.context.mesh(MeshDomain::kRegular).slice({"pp"})),
-      copies_(job.context.device()) {}
+      costs_(job.context, job.flops_per_token),
+      copies_(job.context.device()),
+      pending_([this](std::int64_t step, const std::string& name, const TrackerValue& value) {
+        run_->write({.name = name, .step = step, .context = {{"stage", "train"}}}, value);
+      }) {}
+
+StepLog::~StepLog() {
+  try {
+    if (!is_closed_) pending_.write_until(/*last=*/-1);
+  } catch (const std::exception&) {  // the error that ended the run is the one to report
+  }
+}
 
 void StepLog::announce(const GradientManager& gradients) const {
   double count = 0;  // parameters of the whole model: each pipeline rank has a part of them
@@ -72,7 +99,7 @@ void StepLog::announce(const GradientManager& gradients) const {
   }
 }
 
-std::optional<CollectedValues> StepLog::collect() {
+CollectedValues StepLog::collect() {
   std::vector<CollectedValues::Series> series;
   std::vector<at::Tensor> values;
   const auto add = [&](const std::string& name, const at::Tensor& value) {
@@ -87,28 +114,46 @@ std::optional<CollectedValues> StepLog::collect() {
       metric->reset();
     }
   }
-  if (series.empty()) return std::nullopt;
-  return CollectedValues{.series = std::move(series),
-                         .values = HostCopy(at::cat(values), copies_, job_.context.world())};
+  const at::Tensor memory = costs_.peak_memory();
+  if (!job_.context.device().is_cpu()) add("device_peak_bytes", memory[0]);
+  add("host_bytes", memory[1]);
+  return {.series = std::move(series), .values = HostCopy(at::cat(values), copies_, job_.context.world())};
 }
 
-void StepLog::write(const StepReport& report) {
-  const GradientClippingConfig& clipping = job_.config.gradient_clipping;
-  write("loss", report.gradients.loss);
-  if (job_.schedule.should_do_action(clipping.log_total_steps)) write("grad_norm", report.gradients.norm);
-  write("lr", report.learning_rate);
-  write("num_tokens", static_cast<double>(report.gradients.num_tokens));
-  write("step_seconds", report.seconds);
-  if (!report.collected) return;
-  const double* value = report.collected->values.wait().const_data_ptr<double>();
-  for (const auto& [name, size] : report.collected->series) {
-    size == 1 ? write(name, *value) : write(name, CountHistogram{{value, value + size}});
-    value += size;
+void StepLog::write(StepReport& report) {
+  const std::int64_t step = job_.schedule.current_step();
+  PendingSteps::Step values{.index = step, .collected = std::exchange(report.collected, std::nullopt)};
+  const auto add = [&](const char* name, double value) { values.known.emplace_back(name, value); };
+  add("loss", report.gradients.loss);
+  if (job_.schedule.should_do_action(job_.config.gradient_clipping.log_total_steps)) {
+    add("grad_norm", report.gradients.norm);
   }
+  add("lr", report.learning_rate);
+  add("num_tokens", static_cast<double>(report.gradients.num_tokens));
+  add("step_seconds", report.seconds);
+  add("data_seconds", report.votes.data_seconds);
+  costs_.add_tokens(report.gradients.num_tokens);
+  if (values.collected) {
+    const Throughput rate = costs_.throughput();
+    add("tokens_per_second", rate.tokens_per_second);
+    if (rate.mfu) add("mfu", *rate.mfu);
+    add("skipped_steps", static_cast<double>(step + 1 - job_.updates.num_updates()));
+  }
+  pending_.add(std::move(values));
+  pending_.write_until(step - job_.config.logging.max_pending_steps);
 }
 
-void StepLog::write(const std::string& name, const TrackerValue& value) {
-  run_->write({.name = name, .step = job_.schedule.current_step(), .context = {{"stage", "train"}}}, value);
+void StepLog::write_pending() { pending_.write_until(job_.schedule.current_step()); }
+
+void StepLog::flush() {
+  write_pending();
+  run_->flush();
+}
+
+void StepLog::close() {
+  flush();
+  is_closed_ = true;
+  run_->close(RunOutcome::kCompleted);
 }
 
 void StepLog::write_evaluation(const std::string& set, const std::string& name, double value) {
@@ -116,11 +161,15 @@ void StepLog::write_evaluation(const std::string& set, const std::string& name, 
 }
 
 void StepLog::show(const StepReport& report) {
-  const double tokens_per_second = static_cast<double>(report.gradients.num_tokens) / report.seconds;
   if (!job_.context.is_main_process()) return;
-  bar_.update(job_.schedule.current_step(),
-              {text_of("loss %.4f", report.gradients.loss), text_of("grad %.3f", report.gradients.norm),
-               text_of("lr %.2e", report.learning_rate), short_number(tokens_per_second) + " tok/s"});
+  const double tokens_per_second = static_cast<double>(report.gradients.num_tokens) / report.seconds;
+  std::vector<std::string> fields = {
+      text_of("loss %.4f", report.gradients.loss), text_of("grad %.3f", report.gradients.norm),
+      text_of("lr %.2e", report.learning_rate), short_number(tokens_per_second) + " tok/s",
+      text_of("mem %.1f GiB", static_cast<double>(costs_.memory_now()) / (1 << 30))};
+  const double data_share = report.votes.data_seconds / report.seconds;
+  if (data_share >= 0.05) fields.push_back(text_of("data %.0f%%", 100 * data_share));
+  bar_.update(job_.schedule.current_step(), std::move(fields));
 }
 
 }  // namespace d9d

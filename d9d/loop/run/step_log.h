@@ -9,18 +9,22 @@
 //     log.write({.gradients = step, .collected = std::move(collected), .learning_rate = rate, .seconds = seconds});
 //   }
 //   log.finish_bar();
-//   log.run().close(RunOutcome::kCompleted);
+//   log.close();
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "d9d/base/log.h"
 #include "d9d/base/progress/progress_bar.h"
 #include "d9d/core/device/host_copy.h"
+#include "d9d/loop/run/step_costs.h"
 #include "d9d/loop/step/gradient_manager.h"
 #include "d9d/loop/step/rank_votes.h"
 #include "d9d/loop/step/stage_statistics.h"
@@ -29,7 +33,7 @@
 
 namespace d9d {
 
-// Metrics and statistics of a step, whose copy from the device to the host may still be running.
+// Metrics, statistics and peak memory of a step, whose copy from the device to the host may still be running.
 struct CollectedValues {
   struct Series {
     std::string name;
@@ -48,20 +52,51 @@ struct StepReport {
   double seconds = 0.0;
 };
 
+// Values of steps that are not written yet, in the order of the steps: those of a step wait for their copies from the
+// device.
+class PendingSteps {
+ public:
+  struct Step {
+    std::int64_t index = 0;
+    std::vector<std::pair<std::string, double>> known = {};
+    std::optional<CollectedValues> collected = {};
+  };
+  using Write = std::function<void(std::int64_t step, const std::string& name, const TrackerValue& value)>;
+
+  explicit PendingSteps(Write write) : write_(std::move(write)) {}
+  void add(Step step) { steps_.push_back(std::move(step)); }
+  // Writes the steps whose values have been copied, up to the first that is still being copied. Waits for steps
+  // <= `last`.
+  void write_until(std::int64_t last);
+
+ private:
+  Write write_;
+  std::deque<Step> steps_;
+};
+
 class StepLog {
  public:
   // `job` is borrowed. Opens the run of the trackers; other ranks than the main process write to none.
   explicit StepLog(const TrainingJob& job);
+  // After an exception, writes the values that have been copied already.
+  ~StepLog();
+  StepLog(const StepLog&) = delete;
+  StepLog& operator=(const StepLog&) = delete;
 
   // Collective. Logs library versions and the size of the job. Called once, before the first step.
   void announce(const GradientManager& gradients) const;
-  // Collective. Begins to copy metrics and statistics of the model to the host, and resets the metrics. Returns none if
-  // the job has no such values. Called before the optimiser's step, so that write() need not wait for the optimiser.
-  [[nodiscard]] std::optional<CollectedValues> collect();
-  // Writes the values of the current step to the trackers. Called before JobSchedule::advance().
-  void write(const StepReport& report);
+  // Collective. Begins to copy metrics, statistics of the model and the peak memory to the host, and resets the metrics.
+  // Called before the optimiser's step, so that the copy need not wait for the optimiser.
+  [[nodiscard]] CollectedValues collect();
+  // Takes the values of the current step out of `report`, and writes the steps whose values are there to the trackers
+  // (LoggingConfig::max_pending_steps). Called before JobSchedule::advance().
+  void write(StepReport& report);
+  // Writes the values of all steps so far. Waits for their copies.
+  void write_pending();
+  void flush();  // write_pending(), then flushes the trackers
+  void close();  // flush(), then closes the run as completed
   // Writes a value of an evaluation after the steps that are done, to the last of them; before the first step, to
-  // step -1.
+  // step -1. Called after write_pending().
   void write_evaluation(const std::string& set, const std::string& name, double value);
   // Updates the progress bar. Called after JobSchedule::advance(), since the bar shows the number of completed steps.
   void show(const StepReport& report);
@@ -72,14 +107,15 @@ class StepLog {
   [[nodiscard]] const Logger* main_log() const { return job_.context.is_main_process() ? &log_ : nullptr; }
 
  private:
-  void write(const std::string& name, const TrackerValue& value);
-
   const TrainingJob& job_;
   ProgressBar bar_;
   Logger log_;
   std::unique_ptr<TrackerRun> run_;
   StageStatistics statistics_;
+  StepCosts costs_;
   const SideStream copies_;
+  PendingSteps pending_;
+  bool is_closed_ = false;
 };
 
 }  // namespace d9d

@@ -27,6 +27,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
 FinishedStep finished_step(const TrainStep& step, const StepReport& report) {
   FinishedStep finished{step};
   finished.loss = report.gradients.loss;
@@ -71,7 +73,7 @@ class TrainingRun {
                                                job_.events->has_handlers(kTrainEvaluationPost));
     (void)evaluate();  // of a step whose checkpoint, if any, exists
     while (!job_.schedule.is_done() && !stops_) {
-      const StepReport report = run_step();
+      StepReport report = run_step();
       log_.write(report);
       stops_ = report.votes.stops;
       signal_ = report.votes.signal;
@@ -84,7 +86,7 @@ class TrainingRun {
     gradients_.close();
     log_.finish_bar();
     if (signal_ == 0 || job_.schedule.is_done()) job_.updates.check(job_.schedule.current_step(), log_.main_log());
-    log_.run().close(RunOutcome::kCompleted);
+    log_.close();
     return outcome();
   }
 
@@ -124,6 +126,7 @@ class TrainingRun {
     D9D_CHECK(packs_.fetch(), StateError, "[loop::training] expected data for ", job_.schedule.total_steps(),
               " steps, got an end after ", job_.schedule.current_step(),
               ". Lower trainer.schedule.total_steps or add data.");
+    const double data_seconds = seconds_since(start);
     StepReport report;
     std::int64_t num_tokens = 0;
     job_.events->run_between(kTrainForwardBackwardPre, kTrainForwardBackwardPost, step_,
@@ -139,7 +142,8 @@ class TrainingRun {
                          .numbers = to_numbers({.signal = interrupt_.signal(),
                                                 .asks_to_stop = job_.stop->why().has_value(),
                                                 .save = saves_.progress(),
-                                                .next_microbatches = packs_.num_next()},
+                                                .next_microbatches = packs_.num_next(),
+                                                .data_seconds = data_seconds},
                                                job_.context.mesh(MeshDomain::kBatch))};
     report.gradients = gradients_.apply(job_.optimizer, report.learning_rate, own, around_optimizer_step(job_, step_));
     report.votes = read_votes(report.gradients.numbers);
@@ -147,7 +151,7 @@ class TrainingRun {
     saves_.advance(report.votes.save, report.votes.stops);
     first_update_.end(job_.context, report.gradients.is_usable && report.gradients.norm > 0);
     job_.updates.add(report.gradients, report.learning_rate, job_.schedule.current_step(), log_.main_log());
-    report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    report.seconds = seconds_since(start);
     return report;
   }
 
@@ -189,7 +193,7 @@ class TrainingRun {
   void save(bool is_last) {
     const bool waits = saves_.will_wait(is_last);
     if (waits) set_timeout(job_.config.timeout.init_timeout);  // waiting for the disk takes longer than a step
-    log_.run().flush();
+    log_.flush();
     saves_.save({.data = packs_.data_state(), .task = packs_.task_state(), .tracker = log_.run().state()}, is_last);
     if (waits && has_stepped_) set_timeout(job_.config.timeout.step_timeout);
   }

@@ -12,7 +12,7 @@ namespace d9d {
 namespace {
 
 // Indices of the numbers. From kNumVotes on, next_microbatches of each rank follow.
-enum : std::size_t { kInterrupts, kTerminations, kStopRequests, kWorking, kFailed, kNumVotes };
+enum : std::size_t { kInterrupts, kTerminations, kStopRequests, kWorking, kFailed, kDataSeconds, kNumVotes };
 
 }  // namespace
 
@@ -24,6 +24,7 @@ std::vector<double> to_numbers(const RankVotes& votes, const DeviceMesh& ranks) 
   numbers[kStopRequests] = votes.asks_to_stop ? 1.0 : 0.0;
   numbers[kWorking] = static_cast<double>(votes.save.num_working);
   numbers[kFailed] = static_cast<double>(votes.save.num_failed);
+  numbers[kDataSeconds] = votes.data_seconds / static_cast<double>(num_ranks);
   if (num_ranks > 1) {
     numbers[kNumVotes + static_cast<std::size_t>(ranks.index())] = static_cast<double>(votes.next_microbatches);
   }
@@ -35,7 +36,8 @@ JobVotes read_votes(std::span<const double> sums) {
   const int signal = sums[kTerminations] > 0 ? SIGTERM : sums[kInterrupts] > 0 ? SIGINT : 0;
   JobVotes votes{.stops = signal != 0 || sums[kStopRequests] > 0,
                  .signal = signal,
-                 .save = {.num_working = count(sums[kWorking]), .num_failed = count(sums[kFailed])}};
+                 .save = {.num_working = count(sums[kWorking]), .num_failed = count(sums[kFailed])},
+                 .data_seconds = sums[kDataSeconds]};
   for (const double next : sums.subspan(kNumVotes)) votes.next_microbatches.push_back(count(next));
   return votes;
 }

@@ -1,5 +1,5 @@
 // Values that the ranks of a job exchange in each step besides gradients: whether the job stops, the progress of its
-// save, and the number of microbatches of each rank in the next step. The all-reduce that sums the losses also sums
+// save, how long it waited for data, and the number of microbatches of each rank in the next step. The all-reduce that sums the losses also sums
 // these values (RankReport::numbers), so they need no collective of their own.
 //
 // Example
@@ -24,6 +24,7 @@ struct RankVotes {
   bool asks_to_stop = false;  // StopRequest
   SaveProgress save = {};
   std::int64_t next_microbatches = 0;  // 0: not known yet
+  double data_seconds = 0;             // for which the step has waited for its data
 };
 
 // The values of all ranks together, the same on each rank.
@@ -32,6 +33,7 @@ struct JobVotes {
   int signal = 0;      // that of a rank that has one, SIGTERM before SIGINT; 0: none
   SaveProgress save = {};
   std::vector<std::int64_t> next_microbatches = {};  // of each rank; empty in a job of one rank
+  double data_seconds = 0;                           // mean over ranks
 };
 
 // Local. to_numbers() encodes the votes of this rank as numbers, read_votes() decodes the sums of these numbers over

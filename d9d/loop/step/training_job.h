@@ -65,7 +65,8 @@ struct TrainingJob {
   // By the names of trainer.evaluation.
   std::map<std::string, EvaluationHistory> evaluations = {};
   const std::shared_ptr<StopRequest> stop = std::make_shared<StopRequest>();
-  const std::shared_ptr<const Tracker> tracker;  // a custom one, beside the configured one; null: none
+  const std::optional<double> flops_per_token = {};  // AnyModelProvider::flops_per_token()
+  const std::shared_ptr<const Tracker> tracker;      // a custom one, beside the configured one; null: none
 };
 
 }  // namespace d9d

@@ -23,4 +23,6 @@ void AnyModelProvider::register_events(const DistContext& /*context*/, EventBus&
 
 nlohmann::json AnyModelProvider::dump_hparams() const { return nlohmann::json::object(); }
 
+std::optional<double> AnyModelProvider::flops_per_token() const { return std::nullopt; }
+
 }  // namespace d9d

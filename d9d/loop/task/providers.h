@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -44,6 +45,9 @@ class AnyModelProvider {
   // Returns what Trainer::export_to writes. In a pipeline, all ranks return the mapper of the whole model. By default:
   // all tensors of `module`, which has the stages of this rank, by their names, and no other file.
   [[nodiscard]] virtual ModelExport prepare_export(const Module& module);
+  // Returns the FLOPs of forward and backward for one token, without what activation checkpointing computes again, for
+  // the model FLOPs utilization in the log; none: it is not logged.
+  [[nodiscard]] virtual std::optional<double> flops_per_token() const;
   // Called once, after the task's register_events and before anything is built.
   virtual void register_events(const DistContext& context, EventBus& events);
   [[nodiscard]] virtual nlohmann::json dump_hparams() const;  // by default an empty object

@@ -29,7 +29,9 @@ void AnyTask::finalize() {}
 
 MetricMap checked_metrics(AnyTask& task) {
   MetricMap metrics = task.create_metrics();
-  constexpr std::array kLogged = {"loss", "grad_norm", "lr", "num_tokens", "step_seconds"};
+  constexpr std::array kLogged = {"loss",         "grad_norm",         "lr",  "num_tokens",        "step_seconds",
+                                  "data_seconds", "tokens_per_second", "mfu", "device_peak_bytes", "host_bytes",
+                                  "skipped_steps"};
   for (const auto& [name, metric] : metrics) {
     D9D_CHECK(metric != nullptr, StateError,
               "[loop::trainer] expected TrainTask::create_metrics to return metrics, got null as '", name, "'.");

@@ -96,7 +96,7 @@ inline constexpr Event<TrainStep> kTrainForwardBackwardPost{"train.forward_backw
 // skipped step.
 inline constexpr Event<TrainStep> kTrainOptimizerStepPre{"train.optimizer_step.pre"};
 inline constexpr Event<TrainStep> kTrainOptimizerStepPost{"train.optimizer_step.post"};
-// Triggered after the step's values are logged and its gradients cleared; current_step() is still this step.
+// Triggered after the step's values are given to the log and its gradients cleared; current_step() is still this step.
 inline constexpr Event<FinishedStep> kTrainStepPost{"train.step.post"};
 // Triggered before and after each evaluation, when the step is counted and before its checkpoint is saved; the latter is
 // not triggered if a signal ends the evaluation.

@@ -56,6 +56,28 @@ TEST(CausalLMProvider, Loads_what_it_exports_in_the_names_of_Hugging_Face_and_in
   });
 }
 
+// 6 N + 6 L Hq D S: N are the weights of the matrix products that a token passes through.
+TEST(CausalLMProvider, Knows_the_flops_of_a_token) {
+  for_each_family([](const auto& family) {
+    SCOPED_TRACE(family.name);
+    auto provider = provider_of(family);
+    const auto sizes = write_record(provider.sizes);
+    const auto& layer = sizes.at("layer");
+    const auto size = [&](const char* name) { return layer.at(name).template get<double>(); };
+    const double hidden = size("hidden_size"), head_dim = size("head_dim"), heads = size("num_attention_heads");
+    double ffn = 3 * hidden * size("intermediate_size");
+    if (layer.contains("num_experts")) ffn = ffn * size("experts_top_k") + hidden * size("num_experts");
+    const double projections = 2 * hidden * head_dim * (heads + size("num_key_value_heads"));
+    double vocabulary = 0;
+    for (const auto& [name, rows] : provider.sizes.split_vocab_size) vocabulary += static_cast<double>(rows);
+    const auto layers = sizes.at("num_hidden_layers").template get<double>();
+    const double products = 6 * (layers * (projections + ffn) + hidden * vocabulary);
+    EXPECT_DOUBLE_EQ(provider.flops_per_token().value(), products);
+    provider.sequence_length = 64;
+    EXPECT_DOUBLE_EQ(provider.flops_per_token().value(), products + 6 * layers * heads * head_dim * 64);
+  });
+}
+
 TEST(CausalLMProvider, Notes_the_sizes_of_a_checkpoint_and_refuses_others) {
   for_each_family([]<class Parameters>(const ModelFamily<Parameters>& family) {
     SCOPED_TRACE(family.name);

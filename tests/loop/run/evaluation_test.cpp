@@ -14,6 +14,7 @@
 #include "d9d/model_state/io/huggingface_directory.h"
 
 #include "tests/loop/run/toy_job.h"
+#include "tests/support/measured_series.h"
 
 namespace d9d::evaluation_test {
 namespace {
@@ -205,9 +206,9 @@ TEST(Evaluation, Leaves_no_trace_in_training) {
     EXPECT_TRUE(model->is_training());
     std::vector<nlohmann::json> lines;
     for (nlohmann::json line : toy::Job::logged()) {
-      std::erase_if(line.get_ref<nlohmann::json::object_t&>(), [](const auto& each) {
-        return each.first.starts_with("validation/") || each.first == "step_seconds" || each.first == "time";
-      });
+      test::drop_measured(line);
+      std::erase_if(line.get_ref<nlohmann::json::object_t&>(),
+                    [](const auto& each) { return each.first.starts_with("validation/"); });
       if (line.at("step") >= 0) lines.push_back(line);
     }
     for (const auto& [is_training, dropout_trains, has_gradients] : model->seen) {

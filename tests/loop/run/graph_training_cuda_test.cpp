@@ -16,6 +16,7 @@
 #include "d9d/models/qwen3_moe/model.h"
 
 #include "tests/support/cuda_test.h"
+#include "tests/support/measured_series.h"
 
 namespace d9d::graph_training_cuda_test {
 namespace {
@@ -163,8 +164,7 @@ struct Job {
     std::ifstream file(log_file());
     for (std::string line; std::getline(file, line);) {
       result.log.push_back(nlohmann::json::parse(line));
-      result.log.back().erase("step_seconds");
-      result.log.back().erase("time");
+      test::drop_measured(result.log.back());
     }
     return result;
   }

@@ -40,6 +40,7 @@
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
 
 #include "tests/support/decoder_families.h"
+#include "tests/support/measured_series.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tolerances.h"
 
@@ -420,7 +421,7 @@ inline std::map<std::string, std::vector<double>> series_of(const Trained& train
   std::map<std::string, std::vector<double>> series;
   for (const nlohmann::json& line : trained.logged) {
     for (const auto& [key, value] : line.items()) {
-      if (value.is_number() && key != "step_seconds" && key != "time") series[key].push_back(value.get<double>());
+      if (value.is_number() && !is_measured(key)) series[key].push_back(value.get<double>());
     }
   }
   return series;

@@ -105,7 +105,8 @@ TEST(Trainer, Logs_every_step_under_the_documented_names) {
   const auto lines = Job::logged();
   ASSERT_EQ(lines.size(), 2U);
   for (const auto& line : lines) {
-    for (const char* name : {"loss", "grad_norm", "lr", "num_tokens", "step_seconds", "num_samples"}) {
+    for (const char* name : {"loss", "grad_norm", "lr", "num_tokens", "step_seconds", "data_seconds",
+                             "tokens_per_second", "host_bytes", "skipped_steps", "num_samples"}) {
       EXPECT_TRUE(line.contains(name)) << name << " in " << line;
     }
   }

@@ -1,0 +1,133 @@
+// Which values of a step are logged, and when they are written.
+#include "d9d/loop/run/step_log.h"
+
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/loop/run/step_costs.h"
+
+#include "tests/loop/run/toy_job.h"
+#include "tests/support/gpu_test.h"
+
+namespace d9d::step_log_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::Ge;
+using ::testing::Gt;
+using ::testing::Le;
+
+PendingSteps::Step step_of(std::int64_t index, const at::Tensor& values, const SideStream& copies) {
+  return {.index = index,
+          .known = {{"loss", static_cast<double>(index)}},
+          .collected = CollectedValues{.series = {{.name = "metric"}, {.name = "counts", .size = 2}},
+                                       .values = HostCopy(values, copies)}};
+}
+
+TEST(PendingSteps, Are_written_in_order_with_scalars_and_counts) {
+  std::vector<std::string> written;
+  PendingSteps pending([&](std::int64_t step, const std::string& name, const TrackerValue& value) {
+    const auto* const scalar = std::get_if<double>(&value);
+    written.push_back(cat(step, " ", name, " ", scalar ? *scalar : std::get<CountHistogram>(value).counts.back()));
+  });
+  const SideStream copies(at::kCPU);
+  pending.add(step_of(3, at::tensor({0.5, 1.0, 2.0}, at::kDouble), copies));
+  pending.add({.index = 4, .known = {{"loss", 4.0}}});
+  pending.write_until(/*last=*/-1);
+  EXPECT_THAT(written, ElementsAre("3 loss 3", "3 metric 0.5", "3 counts 2", "4 loss 4"));
+}
+
+class PendingStepsCuda : public test::GpuTest {};
+
+TEST_F(PendingStepsCuda, Writes_a_step_when_its_values_are_there_and_some_steps_later_at_the_latest) {
+  std::vector<std::int64_t> written;
+  PendingSteps pending([&](std::int64_t step, const std::string& name, const TrackerValue&) {
+    if (name == "loss") written.push_back(step);
+  });
+  const at::Device device(at::kCUDA, 0);
+  const SideStream copies(device);
+  at::Tensor busy = at::ones({4096, 4096}, device);
+  for (int i = 0; i < 200; ++i) busy = busy.mm(busy).clamp_max(1.0);  // the device computes for a while
+  for (std::int64_t i = 0; i < 3; ++i) {
+    pending.add(step_of(i, busy.view(-1).narrow(0, 0, 3).to(at::kDouble) + static_cast<double>(i), copies));
+  }
+  pending.write_until(-1);
+  EXPECT_THAT(written, ElementsAre()) << "a step is written although its values are not there";
+  pending.write_until(0);
+  EXPECT_THAT(written.front(), 0);
+  pending.write_until(2);
+  EXPECT_THAT(written, ElementsAre(0, 1, 2));
+}
+
+TEST(StepLog, Says_where_time_and_memory_go) {
+  toy::Job job({{toy::samples(0, 4)}, {toy::samples(4, 4)}, {toy::samples(8, 4)}, {toy::samples(12, 4)}});
+  job.config.logging.period_steps = {EverySteps{2}};
+  const auto start = std::chrono::steady_clock::now();
+  job.train();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const auto lines = toy::Job::logged();
+  ASSERT_EQ(lines.size(), 4U);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_THAT(lines[i].at("data_seconds").get<double>(),
+                AllOf(Ge(0.0), Le(lines[i].at("step_seconds").get<double>())));
+    const bool is_logged = i % 2 == 1;
+    for (const char* const name : {"tokens_per_second", "host_bytes", "skipped_steps"}) {
+      EXPECT_EQ(lines[i].contains(name), is_logged) << name << " of step " << i;
+    }
+    EXPECT_FALSE(lines[i].contains("mfu")) << "without FLOPs a token";
+    if (!is_logged) continue;
+    EXPECT_GE(lines[i].at("tokens_per_second").get<double>(), 8 / seconds) << "8 samples in a part of the run";
+    EXPECT_GT(lines[i].at("host_bytes").get<double>(), 1e6);
+    EXPECT_EQ(lines[i].at("skipped_steps"), 0);
+  }
+}
+
+TEST(StepLog, Counts_steps_that_changed_nothing) {
+  toy::Job job({{toy::samples(0, 4)}, {toy::samples(4, 4)}, {toy::samples(8, 4)}});
+  job.provider.packs[1][0].y[0] = std::nan("");
+  job.config.gradient_clipping.on_non_finite = NonFinitePolicy::kSkip;
+  job.train();
+  std::vector<int> skipped;
+  for (const auto& line : toy::Job::logged()) skipped.push_back(line.at("skipped_steps"));
+  EXPECT_THAT(skipped, ElementsAre(0, 1, 1));
+}
+
+TEST(StepLog, Writes_the_steps_before_an_exception) {
+  toy::Job job({{toy::samples(0, 4)}, {toy::samples(4, 4)}, {toy::samples(8, 4)}});
+  job.task.throws_at_step = 2;
+  EXPECT_THROW(job.train(), UsageError);
+  EXPECT_EQ(toy::Job::logged().size(), 2U);
+}
+
+TEST(StepCosts, Know_the_peaks_of_devices_by_name) {
+  EXPECT_EQ(peak_flops("NVIDIA H100 80GB HBM3"), 989e12);
+  EXPECT_EQ(peak_flops("NVIDIA H100 PCIe"), 756e12);
+  EXPECT_EQ(peak_flops("NVIDIA H200"), 989e12);
+  EXPECT_EQ(peak_flops("NVIDIA H20"), 148e12);
+  EXPECT_EQ(peak_flops("NVIDIA A100-SXM4-80GB"), 312e12);
+  EXPECT_EQ(peak_flops("another device"), std::nullopt);
+}
+
+class StepCostsCuda : public test::GpuTest {};
+
+TEST_F(StepCostsCuda, Have_the_utilization_and_the_peak_since_the_last_time) {
+  const DistContext context({.world = one_rank_world(at::Device(at::kCUDA, 0))});
+  StepCosts costs(context, /*flops_per_token=*/1e12);
+  (void)costs.peak_memory();
+  const auto before = static_cast<double>(costs.memory_now());
+  (void)at::empty({1 << 26}, at::TensorOptions(context.device()).dtype(at::kByte));
+  EXPECT_THAT(costs.peak_memory()[0].item<double>() - before, Ge(double{1 << 26}));
+  EXPECT_LT(costs.peak_memory()[0].item<double>() - before, double{1 << 26});
+  costs.add_tokens(100);
+  const Throughput rate = costs.throughput();
+  EXPECT_THAT(rate.tokens_per_second, Gt(0.0));
+  if (const auto peak = peak_flops(cuda_device_name(context.device()))) {
+    EXPECT_NEAR(rate.mfu.value(), rate.tokens_per_second * 1e12 / *peak, 1e-9 * *rate.mfu);
+  }
+}
+
+}  // namespace
+}  // namespace d9d::step_log_test
