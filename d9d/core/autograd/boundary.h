@@ -1,5 +1,5 @@
-// Inserts an identity into the autograd graph that runs an action when gradients pass through it. This marks where
-// backward enters or leaves a region of the graph.
+// Inserts an identity operator into the autograd graph and runs an action when gradients pass through the operator.
+// This shows when backward enters or leaves a region of the graph.
 //
 // Example
 //   on_backward({x, residual}, [&] { release_weights(); });   // after the backward of everything computed from them
@@ -15,8 +15,8 @@
 namespace d9d {
 
 // Replaces each tensor that requires a gradient by an identity of it. `action` runs once in a backward: after autograd
-// has computed all gradients of these identities that the backward needs, and before it computes gradients of what the
-// tensors were computed from. Returns false and does nothing if no tensor requires a gradient or grad mode is off.
+// has computed all gradients of these identities that the backward needs, and before autograd passes them on to the
+// original tensors. Returns false and does nothing if no tensor requires a gradient or grad mode is off.
 bool on_backward(const std::vector<std::reference_wrapper<at::Tensor>>& tensors, std::function<void()> action);
 
 // Calls `action` at the end of the backward that runs on this thread. May only be called inside a backward.

@@ -30,8 +30,8 @@ class State {
     version_ = seen_._version();
   }
 
-  // Whether the tensor still has the values that it had at note_state(). False after any write in place. If another
-  // tensor has replaced it, compares the values of the two, which waits for the device.
+  // Returns whether the tensor still has the values that it had at note_state(). Returns false after any write in
+  // place. If another tensor has replaced it, compares the values of the two, which makes the host wait for the device.
   [[nodiscard]] bool is_as_seen() const {
     if (seen_._version() != version_) return false;
     if (tensor->is_same(seen_)) return true;
@@ -48,8 +48,8 @@ class State {
   std::int64_t version_;
 };
 
-// What the calling thread must know while it runs a checkpointed body. Set while the body runs and restored afterwards,
-// so a backward never sees the scope of a forward.
+// State of the calling thread while it runs a checkpointed body. Set when the body begins and restored when the body
+// ends, so a backward never sees the scope of a forward.
 struct BodyScope {
   const HookFactory* hooks = nullptr;
   detail::ReplayLog* log = nullptr;
@@ -172,8 +172,9 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
     const OperatorWatch& watch;
   };
 
-  // The memory of the noted states, for the watch over a recomputation: the recomputation must neither use a state that
-  // has changed since the first run noted it, nor write an unchanged one, as batch_norm would.
+  // Returns the memory of the noted states, which an OperatorWatch watches during a recomputation: the recomputation
+  // must neither use a state that has changed since the first run noted it, nor write an unchanged one, as batch_norm
+  // would.
   [[nodiscard]] std::vector<WatchedMemory> watched_states() const {
     std::vector<WatchedMemory> watched;
     for (const State& state : states_) {

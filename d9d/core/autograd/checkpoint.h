@@ -32,10 +32,11 @@
 
 namespace d9d {
 
-// True inside the second run of a checkpointed body. Side effects (counters, statistics) belong in the first run.
+// Returns true inside the second run of a checkpointed body. Side effects (counters, statistics) belong in the first
+// run.
 [[nodiscard]] bool is_recomputing();
 
-// Whether the calling thread runs a checkpointed body, for the first or the second time.
+// Returns whether the calling thread runs a checkpointed body, for the first or the second time.
 [[nodiscard]] bool is_checkpointed();
 
 // Declares that the running checkpointed body may use `*state`, a tensor named `name` that is not among the inputs of
@@ -44,11 +45,11 @@ namespace d9d {
 void note_state(const std::string& name, const std::shared_ptr<const at::Tensor>& state);
 
 // Installs the autograd engine that provides the saved-variable hooks. Idempotent; process-wide. launch() calls it
-// before any rank starts, load_cuda() before any backward on a device. In a program without both the first checkpoint()
-// calls it; that checkpoint must not be inside a backward.
+// before any rank starts, and load_cuda() before any backward on a device. In a program that calls neither, the first
+// checkpoint() calls it; that checkpoint must not be inside a backward.
 void install_checkpoint_engine();
 
-// The number of backwards into .grad() that this thread has begun since install_checkpoint_engine(); calls of
+// Returns the number of backwards into .grad() that this thread has begun since install_checkpoint_engine(); calls of
 // autograd::grad() do not count.
 [[nodiscard]] std::int64_t num_backwards();
 
@@ -69,13 +70,13 @@ struct ReplayedAs final : Replayed {
 // that body.
 class ReplayLog {
  public:
-  // The log of the innermost checkpointed body that is running. Null outside of checkpoints.
+  // Returns the log of the innermost checkpointed body that is running; null outside of checkpoints.
   [[nodiscard]] static ReplayLog* current();
-  // The log of a checkpoint that begins here. It is part of the current log, so that a recomputation of the enclosing
-  // body finds the values of the inner body's first run.
+  // Returns the log of a checkpoint that begins here. The log becomes part of the current log, so that a recomputation
+  // of the enclosing body finds the values that the inner body's first run stored.
   [[nodiscard]] static std::shared_ptr<ReplayLog> inside_current();
-  // In the first run: stores compute() and returns it. In a recomputation: returns what the first run stored at this
-  // position; throws StateError if the first run stored fewer values.
+  // In the first run, stores the result of compute() and returns it. In a recomputation, returns what the first run
+  // stored at this position; throws StateError if the first run stored fewer values.
   [[nodiscard]] ReplayedPtr next(const std::function<ReplayedPtr()>& compute);
   void rewind() { position_ = 0; }
 
@@ -86,8 +87,8 @@ class ReplayLog {
 
 using CheckpointBody = std::function<void(const std::vector<at::Tensor>& inputs)>;
 
-// Runs `forward` without keeping the tensors that its operators save for backward. When backward needs one of them, it
-// calls `recompute` with `inputs`, detached.
+// Runs `forward` without keeping the tensors that its operators save for backward. When backward needs one of these
+// tensors, it calls `recompute` with the detached `inputs`.
 void run_checkpointed(const std::vector<at::Tensor>& inputs, CheckpointBody recompute,
                       const std::function<void()>& forward);
 [[nodiscard]] bool grad_mode_is_enabled();
@@ -114,9 +115,9 @@ template <class Compute>
   return log == nullptr ? compute() : detail::next_in(*log, compute);
 }
 
-// Returns body(args...), checkpointed. Tensors anywhere in `args` (trees of tensors) are the inputs. `body` must not
-// capture tensors that need gradients, except module parameters. Other arguments are copied. If grad mode is off, only
-// calls the body.
+// Returns body(args...), checkpointed. The inputs are all tensors in `args`, also those inside trees of tensors; other
+// arguments are copied. `body` must not capture tensors that need gradients, except module parameters. If grad mode is
+// off, only calls the body.
 template <class Body, class... Args>
 [[nodiscard]] auto checkpoint(const Body& body, const Args&... args) {
   using Output = decltype(body(args...));

@@ -27,7 +27,7 @@ struct Deferral;
 struct WaitingGradients;
 }  // namespace detail
 
-// The deferred weight gradients of one backward. They are lost if this is destroyed without run().
+// The deferred weight gradients of one backward. They are lost if the object is destroyed before run().
 class [[nodiscard]] WeightGradients {
  public:
   WeightGradients();
@@ -45,8 +45,8 @@ class [[nodiscard]] WeightGradients {
   std::unique_ptr<detail::WaitingGradients> waiting_;
 };
 
-// Defers gradients of the leaves of one stage. Products are not deferred for leaves that have a post-accumulation hook
-// of a user or belong to another DeferredGradients. One keep() at a time; not thread-safe.
+// Defers gradients of the leaves of one stage, except leaves that have a post-accumulation hook of a user or belong to
+// another DeferredGradients. Only one keep() may run at a time; not thread-safe.
 class DeferredGradients {
  public:
   explicit DeferredGradients(const std::vector<at::Tensor>& leaves);
@@ -54,8 +54,8 @@ class DeferredGradients {
   DeferredGradients(const DeferredGradients&) = delete;
   DeferredGradients& operator=(const DeferredGradients&) = delete;
 
-  // Calls backward(), which must run one backward on this thread, and returns the gradients that it deferred. If it
-  // throws, nothing is kept.
+  // Calls backward(), which must run one backward on this thread, and returns the gradients that this backward has
+  // deferred. If backward() throws, nothing is kept.
   WeightGradients keep(const std::function<void()>& backward);
 
  private:

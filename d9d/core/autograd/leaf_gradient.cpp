@@ -20,8 +20,8 @@ namespace {
 
 namespace ag = torch::autograd;
 
-// The node that accumulates the gradient of input `index` into a leaf; null if the input is not a leaf, or the running
-// backward does not accumulate its gradient.
+// Returns the node that accumulates the gradient of input `index` into a leaf; null if the input is not a leaf, or if
+// the running backward does not accumulate its gradient.
 const ag::AccumulateGrad* accumulation(const ag::Node& node, std::size_t index) {
   ag::Node* const next = node.next_edge(index).function.get();
   const auto* const accumulate = dynamic_cast<const ag::AccumulateGrad*>(next);
@@ -32,7 +32,7 @@ const ag::AccumulateGrad* accumulation(const ag::Node& node, std::size_t index) 
   return task != tasks->end() && task->second.needed_ && task->second.captures_ == nullptr ? accumulate : nullptr;
 }
 
-// Whether the leaf has hooks of a user, which see or replace its gradient before autograd accumulates it.
+// Returns whether the leaf has hooks of a user that see or replace its gradient before autograd accumulates it.
 bool has_hooks_before(const ag::AccumulateGrad& accumulate) {
   return !ag::impl::hooks(accumulate.variable).empty() || !accumulate.pre_hooks().empty();
 }
@@ -54,7 +54,7 @@ Target target_of(const ag::Node* node, std::size_t input) {
   return {.leaf = &accumulate->variable, .hook = detail::leaf_hook(accumulate->variable)};
 }
 
-// The list to which a deferred product of these leaves is added; null if the gradient of one of them cannot be
+// Returns the list to which a deferred product of these leaves is added; null if the gradient of one of them cannot be
 // deferred.
 detail::WaitingGradients* waiting_for(const Targets& targets) {
   detail::WaitingGradients* waiting = nullptr;
@@ -78,14 +78,15 @@ detail::WaitingGradients::Product waiting_product(const Targets& targets, std::s
   return product;
 }
 
-// Autograd calls this in each backward that reaches the leaf, after accumulating its gradient or if it got none.
+// Autograd calls this in each backward that reaches the leaf: after it has accumulated the leaf's gradient, and also if
+// it got no gradient for the leaf.
 struct InstalledHook final : ag::PostAccumulateGradHook {
   void operator()(const ag::Variable& leaf) override {
     if (hook.deferral != nullptr && hook.deferral->open != nullptr) return defer(leaf, *hook.deferral->open);
     if (hook.owner.arrived) hook.owner.arrived(leaf);
   }
-  // Postpones `arrived` until the deferred products have run. Moves what autograd has accumulated so far to the memory
-  // that these products add to.
+  // Postpones `arrived` until the deferred products have run. Moves the gradient that autograd has accumulated so far
+  // to the memory to which these products add theirs.
   void defer(const at::Tensor& leaf, detail::WaitingGradients& waiting) const {
     waiting.leaves.push_back(leaf);
     at::Tensor& grad = leaf.mutable_grad();

@@ -87,16 +87,17 @@ namespace detail {
                                                      const std::function<GradientProduct()>& kept);
 }  // namespace detail
 
-// Called in the backward of an operator, for inputs (positions among its tensors) whose gradients the running backward
-// needs: runs `product` on `reads` once, now or deferred. Returns the tensors that the operator must return for these
-// inputs, which are undefined if the gradient was or will be written to a place. An input has no place, and the
-// operator returns its gradient, if the input is not a leaf; if the leaf has neither a place nor a contiguous gradient;
-// if the leaf has hooks of a user, which must see whole gradients; or if the caller of backward wants the gradient
-// itself.
+// Runs `product` on `reads` once, immediately or deferred. Call it in the backward of an operator. inputs: positions
+// among the operator's tensor inputs; the running backward must need the gradients of these inputs. Returns the tensors
+// that the operator must return for them: undefined tensors if `product` is deferred, else the result of `product`,
+// which is undefined for each gradient that was written to a place. An input has no place if it is not a leaf; if the
+// leaf has neither a GradientHook::place nor a contiguous gradient; if the leaf has hooks of a user, which must see
+// whole gradients; or if the caller of backward wants the gradient itself.
 //
 // If the product is deferred, a copy of `product` runs on the stream on which backward was called, without grad mode;
 // so `product` must hold no tensors and no autograd context. `reads`, such as the operator's input and the gradient of
-// its output, are kept without their graphs; throws StateError if one was modified in place meanwhile.
+// its output, are kept without their graphs. WeightGradients::run() throws StateError if one of them was modified in
+// place meanwhile.
 template <class Product>
 [[nodiscard]] std::vector<at::Tensor> make_gradients(std::span<const std::size_t> inputs,
                                                      std::span<const at::Tensor> reads, const Product& product) {
@@ -117,9 +118,9 @@ template <class Product>
   return std::move(detail::make_gradients(std::span(&input, 1), reads, std::cref(now), kept).front());
 }
 
-// The place of a gradient that an operator computes together with others and so cannot defer. The operator writes there
-// and returns an undefined tensor for that input. Nullopt in the cases that make_gradients() lists: the operator
-// returns the gradient.
+// Returns the place of a gradient that an operator computes together with others and so cannot defer. The operator
+// writes the gradient there and returns an undefined tensor for that input. Returns nullopt in the cases in which, as
+// make_gradients() says, an input has no place: the operator then returns the gradient.
 [[nodiscard]] std::optional<GradientPlace> gradient_place(std::size_t input);
 
 }  // namespace d9d

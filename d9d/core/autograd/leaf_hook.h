@@ -38,15 +38,15 @@ struct LeafHook {
   Deferral* deferral = nullptr;  // borrowed; null: none
 };
 
-// This library's hook on the leaf; null if there is none.
+// Returns this library's hook on the leaf; null if there is none.
 [[nodiscard]] LeafHook* leaf_hook(const at::Tensor& leaf);
 // Returns the leaf's hook, and installs one first if the leaf has none; null if the leaf has a hook of a user.
 [[nodiscard]] LeafHook* add_leaf_hook(const at::Tensor& leaf);
 // Removes the leaf's hook if it has neither an owner nor a deferral.
 void drop_unused_hook(const at::Tensor& leaf);
 
-// Where to accumulate a gradient of the leaf: the memory that the owner in `hook` names (`hook` may be null), else
-// leaf.grad(). Nullopt if the owner names none and leaf.grad() is undefined or not contiguous.
+// Returns where to accumulate a gradient of the leaf: the memory that the owner in `hook` names (`hook` may be null),
+// else leaf.grad(). Returns nullopt if the owner names none and leaf.grad() is undefined or not contiguous.
 [[nodiscard]] std::optional<GradientPlace> place_of(const at::Tensor& leaf, const LeafHook* hook);
 [[nodiscard]] std::int64_t current_stream_id(at::Device device);  // 0 on the CPU
 

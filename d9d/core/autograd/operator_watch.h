@@ -24,12 +24,12 @@ class RecordFunction;
 
 namespace d9d {
 
-// Memory of a tensor that operators must not use, with the name that errors give it.
+// Memory of a tensor whose use by operators is detected, with the tensor's name for errors.
 struct WatchedMemory {
   std::string name;
   c10::Storage memory;
-  // Whether operators may read the memory. If false, each use by an operator is an error. If true, only a write that
-  // the operator's schema does not declare is one, such as batch_norm's to its running statistics.
+  // Whether operators may read the memory. If false, each use by an operator is reported. If true, only a write that
+  // the operator's schema does not declare is reported, such as batch_norm's to its running statistics.
   bool may_be_read = false;
 };
 
@@ -40,14 +40,14 @@ class OperatorWatch {
   OperatorWatch(const OperatorWatch&) = delete;
   OperatorWatch& operator=(const OperatorWatch&) = delete;
 
-  // The first operator that drew from a generator of LibTorch, such as "aten::bernoulli_". An operator with a
-  // probability of 0, or outside of training, draws nothing.
+  // Returns the name of the first operator that drew from a generator of LibTorch, such as "aten::bernoulli_"; nullopt
+  // if none did. An operator with a probability of 0, or outside of training, draws nothing.
   [[nodiscard]] const std::optional<std::string>& drawing_operator() const { return drawing_operator_; }
   struct Use {
     std::string tensor;  // WatchedMemory::name
     std::string by;      // name of the operator that used the tensor
   };
-  // The first use of watched memory that WatchedMemory::may_be_read does not allow.
+  // Returns the first use of watched memory that WatchedMemory::may_be_read does not allow; nullopt if there was none.
   [[nodiscard]] const std::optional<Use>& first_use() const { return first_use_; }
 
   // Called by LibTorch's callback for each operator.

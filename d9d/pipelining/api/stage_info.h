@@ -32,8 +32,8 @@ struct LayerRange {
   [[nodiscard]] std::int64_t size() const { return end - begin; }
 };
 
-// Distributes layers as evenly as possible; the first stages get the remainder. Throws ConfigError if any stage
-// would have no layer.
+// Returns the layers of a stage. The model's layers, with the virtual ones, are distributed as evenly as possible; the
+// first stages get the remainder. Throws ConfigError if any stage would have no layer.
 [[nodiscard]] LayerRange layers_of_stage(const LayerDistribution& distribution, const PipelineStageInfo& stage);
 
 }  // namespace d9d

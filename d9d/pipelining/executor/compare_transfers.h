@@ -18,9 +18,10 @@ namespace d9d {
 void compare_transfers(const DistContext& context, const StagePlacement& placement,
                        const std::map<StageIndex, PipelineStage*>& stages, std::int64_t num_microbatches);
 
-// Collective over the ranks of a pipeline. Throws StateError on all ranks, with the same text, if they have built
-// different programs: a rank would take a message for another transfer. program: the text of the program that this rank
-// has built. schedule: the name of its schedule, for the error. The host waits for the device.
+// Collective over the ranks of a pipeline. Throws StateError on all ranks, with the same text, if the ranks have built
+// different programs: a receiver would then take a message for another transfer than the sender sent. program: the text
+// of the program that this rank has built. schedule: the name of its schedule, for the error. The host waits for the
+// device.
 void compare_programs(const DistContext& context, const std::string& schedule, const std::string& program);
 
 }  // namespace d9d

@@ -9,12 +9,12 @@
 //   }                                          // each stream waits for the other again
 //
 // The two streams wait for each other where a composed action begins and where it ends, even if it ends by an
-// exception. So two computations are unordered only within one action, where two hazards remain:
+// exception. So two computations are unordered only within one action, where two hazards must be excluded:
 //
-//   - Data that one part writes and another part reads. There is none: no part of an action uses an output of another
-//     part, and what several parts update (metrics, sums of losses, gradients of a tied parameter) is written by only
-//     one of them, or after the action. Messages are received on a third stream, in the order of the program, and the
-//     computations that use them wait for them.
+//   - Data that one part writes and another part reads. No part of an action uses an output of another part. Data that
+//     parts share (metrics, sums of losses, gradients of a tied parameter) are written by only one of them, or after
+//     the action. Messages are received on a third stream, in the order of the program, and the computations that use
+//     them wait for them.
 //   - Memory that is freed while a stream still reads it. The allocator immediately gives a freed block back to the
 //     stream that it was allocated for. The backward is issued first, so the forward beside it can only reuse memory
 //     that the *backward* frees, and only if it was allocated for the forward's stream. F, B, I and W of a microbatch
@@ -38,7 +38,7 @@ namespace d9d {
 
 class ComputeStreams {
  public:
-  explicit ComputeStreams(std::shared_ptr<World> world);  // creates lane 1 and the stream of receive()
+  explicit ComputeStreams(std::shared_ptr<World> world);  // creates the streams of lane 1 and of receive()
 
   // Runs `work` on the stream of `lane`, with World::lane() set to it. Lane 0 is the caller's current stream, lane 1
   // the second stream. Neither stream waits for the other.

@@ -1,5 +1,5 @@
-// A link that uses Communicator::exchange. A message is one tensor: the only tensor of a transfer, or all of its
-// tensors packed. Its receive is posted when receive() is called, not earlier.
+// A link that uses Communicator::exchange. A message is one tensor: the only tensor of a transfer, or a buffer into
+// which all of its tensors are packed. A receive is posted when receive() is called, not earlier.
 #pragma once
 
 #include <deque>

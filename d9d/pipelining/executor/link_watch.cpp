@@ -72,7 +72,7 @@ void LinkWatch::abort_if_too_long(const UnderWay& wait) {
   abort_ = std::thread([world = world_, reason = cat("[pipelining::executor] ", wait.text)] {
     try {
       world->abort_after_wait(reason);
-    } catch (const std::exception&) {  // the ranks know the reason, to which an error of abort itself adds nothing
+    } catch (const std::exception&) {  // the ranks know the reason; an error of the abort itself adds nothing
     }
   });
 }

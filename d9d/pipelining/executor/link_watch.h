@@ -52,9 +52,9 @@ class LinkWatch {
   void add_link(const void* link, std::shared_ptr<Communicator> ranks, std::function<void()> end_waits);
   void remove_link(const void* link);  // also stops watching the link's waits
 
-  // Begins to watch a wait. what: the awaited thing, such as "the output of stage 0, microbatch 3, from", to which the
-  // number of the link's other rank is appended. A wait of a link that was not added, or has been removed, is not
-  // watched.
+  // Begins to watch a wait. what: names what the rank waits for, such as "the output of stage 0, microbatch 3, from";
+  // the report appends the number of the link's other rank. A wait of a link that was not added, or has been removed,
+  // is not watched.
   Wait begin(const void* link, const std::string& what, Progress progress);
   void end(Wait wait);  // call it when a wait of the host is over
 
@@ -65,7 +65,7 @@ class LinkWatch {
     std::string text;
     std::chrono::milliseconds timeout;
     Progress progress;
-    std::optional<Clock::time_point> since = {};  // when the thread first saw it reached
+    std::optional<Clock::time_point> since = {};  // when the thread first saw that is_reached() is true
   };
   struct Link {
     std::shared_ptr<Communicator> ranks;

@@ -16,8 +16,8 @@
 
 namespace d9d {
 
-// Shapes and dtypes of the transfers of a rank's links, on any device. Both ranks of a link must pass the same shapes
-// and dtypes.
+// Tensors with the shapes and dtypes of the transfers on a rank's links, on any device. Both ranks of a link must pass
+// the same shapes and dtypes.
 struct LinkSample {
   std::vector<at::Tensor> from_before = {};  // sent by the rank before; empty on the first rank
   std::vector<at::Tensor> to_next = {};      // sent to the next rank; empty on the last rank

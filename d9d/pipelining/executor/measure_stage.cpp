@@ -111,8 +111,8 @@ class Times {
 void measure_bytes(Passes& passes, c10::Device device, StageCosts& costs) {
   std::optional<AllocatedBytes> allocated;
   std::map<Point, std::int64_t> bytes;
-  // Measures a forward whose backward does not follow immediately, because of the microbatches that a rank keeps at the
-  // same time only the last has one that does.
+  // Measures a forward whose backward does not follow immediately: of the microbatches that a rank keeps at the same
+  // time, only the last is followed immediately by its backward.
   passes.run(/*is_split=*/true, /*backward_follows=*/false, [&](Point point) {
     if (point == Point::kStart) allocated.emplace(device);
     bytes[point] = allocated->now();

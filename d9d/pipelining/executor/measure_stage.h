@@ -33,9 +33,10 @@ struct StageSample {
   std::function<void()> before_forward = {};  // called before each forward, and not measured
 };
 
-// Measures times and memory of a stage's forward and backward; collective if these are. In the result, activation_bytes
-// is what a forward leaves in memory for its backward, with its inputs, after its outputs were sent. deferred_bytes is
-// what the backward of the inputs (I) leaves for the backward of the weights (W), after it has sent its gradients.
+// Returns the times and the memory of a stage's forward and backward; collective if these are. In the result,
+// activation_bytes is the memory that a forward keeps for its backward after its outputs were sent, its inputs
+// included. deferred_bytes is the memory that the input pass (I) keeps for the weight pass (W) after its gradients were
+// sent.
 [[nodiscard]] StageCosts measure_stage(PipelineStage& stage, const StageSample& sample);
 
 struct SampledStage {

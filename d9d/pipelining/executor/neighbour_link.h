@@ -29,12 +29,12 @@ class NeighbourLink {
   // transfers of the step in both directions, as text. Both arguments must be the same on the two ranks. If the ranks
   // share memory and the texts differ, begin_step() or finish() throws StateError.
   virtual void begin_step(std::int64_t num_bytes, const std::string& transfers) = 0;
-  // leaves: on the device. The caller may drop them afterwards, and must not write to them. CPU: blocks while as many
-  // messages are in flight as the link has receive buffers. CUDA: makes the current stream wait while that many
-  // messages have not been sent.
+  // Sends the leaves, which are on the device, as one message. The caller may drop them afterwards, and must not write
+  // to them. CPU: blocks while as many messages are in flight as the link has receive buffers. CUDA: makes the current
+  // stream wait while that many messages have not been sent.
   virtual void send(const std::string& what, const std::vector<at::Tensor>& leaves) = 0;
-  // like: shapes and dtypes of the leaves, on any device. CPU: blocks until the message is received. CUDA: makes the
-  // current stream wait for it.
+  // Returns the leaves of the next message. like: shapes and dtypes of the leaves, on any device. CPU: blocks until the
+  // message is received. CUDA: makes the current stream wait for it.
   [[nodiscard]] virtual std::vector<at::Tensor> receive(const std::string& what,
                                                         const std::vector<at::Tensor>& like) = 0;
   // Waits until all messages are sent. CPU: blocks. CUDA: makes the current stream wait.

@@ -20,7 +20,7 @@ constexpr std::int64_t kSlotAlignment = 256;
 // three flags. Each flag has a cache line to itself.
 constexpr std::int64_t kWordsOfRank = 256, kTakenOut = 64, kReceiving = 128, kSending = 192;
 constexpr std::int64_t kNotes = 2 * kWordsOfRank;
-// A flag that is raised to this many messages beyond the last one ends every wait for it, since no wait is for a
+// A flag that is this far above the number of the last message ends every wait for the flag, since no wait is for a
 // message so far ahead.
 constexpr std::uint32_t kEndOfWaits = 1U << 30;
 // How long a failing rank keeps ending the waits of its streams: longer than a copy takes, shorter than a supervisor
@@ -53,9 +53,9 @@ PeerLink::PeerLink(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemo
   add_to_watch();
 }
 
-// Waits until the sends and receives of this rank have finished. If the step or the job has failed, it does not wait
-// for the other rank; it ends the waits of its own streams, which nothing else would end, and the other rank's memory
-// stays mapped until the process ends.
+// Waits until the sends and receives of this rank have finished. If the step or the job has failed, does not wait for
+// the other rank: ends the waits of this rank's own streams, which nothing else would end, and leaves the other rank's
+// memory mapped until the process ends.
 PeerLink::~PeerLink() {
   try {
     if (has_given_up_ || std::uncaught_exceptions() > num_exceptions_) {

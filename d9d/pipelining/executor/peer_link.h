@@ -7,7 +7,7 @@
 // host memory has four flags (words) for each rank r, which begin at byte 256 r:
 //
 //   0       number of messages that the other rank has copied into this rank's inbox
-//   64      number of this rank's messages that the other rank has copied out of its inbox
+//   64      number of this rank's messages that the other rank has copied out of the other rank's inbox
 //   128     number of the last message that this rank's stream has begun to wait for
 //   192     number of the last message for which this rank's stream has begun to wait for a free receive buffer
 //

@@ -31,7 +31,7 @@ std::string text_of_step(const PlannedStep& step) {
   return text;
 }
 
-// Describes where an action is in the rank's program, counted from 0: "action 5 of 24: 0F2 0F3 >0B1< 0F4 0B2".
+// Returns where an action is in the rank's program, counted from 0: "action 5 of 24: 0F2 0F3 >0B1< 0F4 0B2".
 std::string place_in(const RankPlan& plan, std::size_t index) {
   constexpr std::size_t kAround = 3;
   std::string text = cat("action ", index, " of ", plan.size(), ":");
@@ -85,11 +85,11 @@ void ProgramRun::send(const Transfer& transfer) {
   unsent_outputs_.erase(made);
 }
 
-// Runs one computation or the parts of a composed action. On one stream the part that uses a message receives it, so
-// that the other parts do not wait for it; on two streams all messages are received before the parts are queued, on a
-// third stream. A message that no part uses, which the program receives early to free a receive buffer, is received
-// before the parts. Receives and sends keep the order of the program: the output of a part is sent as soon as the part
-// has run, unless the program sends something else first.
+// Runs one computation or the parts of a composed action. On one stream, each part receives the message that it uses,
+// so that the other parts do not wait for it. On two streams, all receives are queued on a third stream before the
+// parts. A message that no part uses, which the program receives early to free a receive buffer, is received before the
+// parts. Receives and sends keep the order of the program: the output of a part is sent as soon as the part has run,
+// unless the program sends something else first.
 void ProgramRun::run_computes(const std::vector<PlannedCompute>& parts, Steps& after) {
   const auto is_used_here = [&](const Transfer& transfer) {
     return std::ranges::any_of(parts, [&](const PlannedCompute& part) {
@@ -120,7 +120,8 @@ void ProgramRun::run_computes(const std::vector<PlannedCompute>& parts, Steps& a
 }
 
 // Runs the sends at the beginning of `after`, the rest of the program, up to the first whose tensors are not computed
-// yet, and removes them from it. Each runs on the stream of the part that computed its tensors.
+// yet, and removes them from it. Each runs on the stream of the part that computed its tensors, or on the current
+// stream if an earlier action computed them.
 void ProgramRun::send_made(const std::vector<PlannedCompute>& parts, Steps& after) {
   for (; !after.empty(); after = after.subspan(1)) {
     const auto* const message = std::get_if<PlannedMessage>(&after.front());
@@ -194,7 +195,9 @@ ProgramRun::Leaves ProgramRun::take_input(const Transfer& transfer) {
   return std::move(arrived.leaves);
 }
 
-// Outputs must stay unmodified because a link may read their memory until the message has been received.
+// Throws StateError if a tensor of the transfer was modified in place since the transfer was computed or received. A
+// link may read the memory of an output until the message has been received, and stages of one rank share the memory of
+// a transfer.
 void ProgramRun::check_unmodified(const Transfer& transfer, const TensorVersions& versions) {
   const auto modified = versions.first_modified();
   D9D_CHECK(!modified, StateError, "[pipelining::executor] expected tensor ", *modified, " that stage ",
@@ -264,7 +267,7 @@ void ProgramRun::backward(const PlannedCompute& part) {
   }
   if (const auto sent =
           output_versions_.extract({.source = stage, .target = {stage.value + 1}, .microbatch = microbatch})) {
-    check_unmodified(sent.key(), sent.mapped());  // the message has been received, since its gradient has
+    check_unmodified(sent.key(), sent.mapped());  // the message has been received, since its gradient has arrived
   }
   PipelineStage& stage_object = *stages_.at(stage);
   const BackwardPart which = backward_part(part.action);

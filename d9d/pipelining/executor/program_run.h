@@ -1,7 +1,7 @@
 // One run of a rank's program. It owns the tensors that a microbatch keeps between its actions.
 //
 // Example
-//   ProgramRun(placement, stages, links, &streams, /*has_backward=*/true).run(plan);
+//   ProgramRun(placement, stages, links, &streams, /*graphs=*/nullptr, /*has_backward=*/true).run(plan);
 //
 // On one stream, composed computations run one after the other in the order of the program, and the outputs of the
 // first are sent before the second begins. On two streams they run at the same time (compute_streams.h), and the
@@ -51,7 +51,7 @@ class ProgramRun {
   // State of one microbatch on one stage from F until B or I. An F that is replayed from a graph sets only
   // gradients_like.
   struct Live {
-    Leaves gradients_like = {};  // the outputs that have gradients, on the meta device
+    Leaves gradients_like = {};  // shapes and dtypes of the outputs that have gradients, on the meta device
     Leaves arrived = {};
     StageGraph graph = StageGraph({});
     at::TensorOptions loss_options = {};  // options of the loss; last stage only

@@ -48,11 +48,11 @@ struct LinkStep {
 class StageLinks {
  public:
   // Collective over the ranks of a pipeline. Opens the links in the same order on all ranks. Throws ConfigError, with
-  // the reason, if `config` demands copies and they are impossible.
+  // the reason, if `config` demands copy engines and two neighbours cannot write each other's memory.
   StageLinks(const DistContext& context, const StagePlacement& stages, const StageLinksConfig& config);
 
-  // Collective. steps: the messages of each link, by the other rank's index in the pipeline; the same on both ranks of
-  // a link.
+  // Collective. steps: the messages of each link, keyed by the other rank's index in the pipeline. Both ranks of a link
+  // must pass the same messages.
   void begin_step(const std::map<std::int64_t, LinkStep>& steps);
   // Do what NeighbourLink says: send() and receive() on the link of the transfer, finish() and give_up() on all links.
   void send(const Transfer& transfer, const std::vector<at::Tensor>& leaves);

@@ -25,7 +25,7 @@ MicrobatchIndex microbatch_in(const auto& action) {
   return std::visit([](const auto& one) { return one.microbatch; }, action);
 }
 
-// Removes the number that `text` begins with and returns it.
+// Removes the number at the beginning of `text` and returns it; nullopt if there is none.
 std::optional<std::int64_t> take_number(std::string_view& text) {
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -100,7 +100,7 @@ class ComputationCheck {
     }
   }
 
-  // Checks that another stage of the same rank has computed the input of `part` before.
+  // If the input of `part` comes from another stage of the same rank, checks that this stage has computed it before.
   void check_input(const ComputeAction& part, std::size_t rank, std::size_t position) {
     const auto input = input_of(part, program_.stages.num_stages());
     if (!input || link_of(*input, program_.stages)) return;

@@ -11,7 +11,7 @@ namespace {
 
 using Position = std::optional<std::size_t>;
 
-// Positions of a transfer between ranks in the programs of its two ranks.
+// Positions at which a transfer between ranks is computed, sent and received, in the programs of its two ranks.
 struct TransferPlaces {
   Position made;
   Position sent;

@@ -99,7 +99,8 @@ class WaitCheck {
     ++positions_[rank];
   }
 
-  // Describes a circle of waits: follows each rank to the rank that it waits for, until a rank comes up again.
+  // Returns text about ranks that wait in a circle: follows each rank to the rank that it waits for, until a rank comes
+  // up again.
   std::string circle_text(std::size_t rank) {
     std::vector<std::size_t> order;
     while (std::ranges::find(order, rank) == order.end() && !is_done(rank)) {

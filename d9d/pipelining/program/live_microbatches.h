@@ -12,8 +12,9 @@
 
 namespace d9d {
 
-// Returns, for each action of `rank`, the number of pairs of stage and microbatch that have run F, and not yet B or W,
-// while the action runs. Returns zeros for a program without a backward.
+// Returns, for each action of `rank`, the number of live microbatches while the action runs. A microbatch is live on a
+// stage from the beginning of F to the end of B or W, and counts once for each stage of the rank where it is live.
+// Returns zeros for a program without a backward.
 [[nodiscard]] std::vector<std::int64_t> live_microbatches(const PipelineProgram& program, std::int64_t rank);
 
 // Returns the maximum of live_microbatches() for each rank.

@@ -66,7 +66,7 @@ struct PipelineCosts {
   std::vector<StageCosts> stages = {};   // one for each stage, one for all stages, or none: default costs
   LinkCosts link = {};                   // costs of every link that is not in `links`
   std::vector<OneLinkCosts> links = {};  // links whose costs differ from `link`
-  double composed_overlap = 0;  // the share of the shorter of two composed computations that is hidden by the other
+  double composed_overlap = 0;  // of two composed computations, the share of the shorter one that the longer one hides
 
   static constexpr auto fields() {
     using Costs = PipelineCosts;

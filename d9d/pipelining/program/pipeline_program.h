@@ -25,7 +25,7 @@ struct PipelineProgram {
 
   // Returns false for a program of forwards only.
   [[nodiscard]] bool has_backward() const;
-  // Returns false for a program of computations only, which schedules build.
+  // Returns false for a program that has only computations, such as those that schedules build.
   [[nodiscard]] bool has_messages() const;
   bool operator==(const PipelineProgram&) const = default;
 };

@@ -8,7 +8,8 @@
 //
 // A lane says on which of two streams of a GPU a computation runs. A forward that is composed with a backward gets the
 // lane that the backward does not use. The later computations of its microbatch stay on that lane, since autograd runs
-// a backward on the stream of its forward. Ranks with the same stages have the same lanes.
+// a backward on the stream of its forward. Ranks that run the same stages, as data-parallel replicas do, have the same
+// lanes.
 #pragma once
 
 #include <cstdint>
@@ -41,11 +42,11 @@ using PlannedStep = std::variant<std::vector<PlannedCompute>, PlannedMessage>;
 
 using RankPlan = std::vector<PlannedStep>;
 
-// `program` must have passed validate().
+// Returns the plan of `rank`. `program` must have passed validate().
 [[nodiscard]] RankPlan plan_rank(const PipelineProgram& program, std::int64_t rank);
 
-// Returns whether computations of one step can run at the same time: they must be an F, and a B, I or W of another
-// stage. Two passes of one stage cannot, since they share state of the stage, such as gathered parameters.
+// Returns whether the computations of one PlannedStep can run at the same time: they must be an F, and a B, I or W of
+// another stage. Two passes of one stage cannot, since they share state of the stage, such as gathered parameters.
 [[nodiscard]] bool can_run_at_once(const std::vector<PlannedCompute>& parts);
 
 // Returns the links that carry messages, in increasing order of `from`, then of `to`.

@@ -39,8 +39,8 @@ struct DirectedLink {
 // the first stage, and W.
 [[nodiscard]] std::optional<Transfer> output_of(const ComputeAction& action, std::int64_t num_stages);
 
-// Convert between a transfer and the messages that send and receive it. The stages that transfer_of() returns may lie
-// outside the pipeline.
+// Convert between a transfer and the two messages that send and receive it; is_send() tells which of the two a message
+// is. The stages that transfer_of() returns may lie outside the pipeline.
 [[nodiscard]] Transfer transfer_of(const MessageAction& message);
 [[nodiscard]] bool is_send(const MessageAction& message);
 [[nodiscard]] MessageAction send_of(const Transfer& transfer);

@@ -6,9 +6,9 @@
 
 namespace d9d {
 
-// Simulates all ranks in ticks of one forward. A rank with V stages needs V ticks for a microbatch, so the first stage
-// takes in a microbatch every V ticks, and what is in flight stays bounded. Otherwise each rank runs the earliest
-// microbatch that has arrived.
+// Plans all ranks in ticks of one forward. A rank with V stages needs V ticks for a microbatch, so a microbatch enters
+// the first stage every V ticks at the earliest, for the largest V of all ranks; this bounds the number of transfers in
+// flight. In each tick a rank runs the earliest microbatch that has arrived.
 RankProgram forward_order(const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches) {
   std::int64_t most_stages = 1;
   for (std::int64_t each = 0; each < stages.num_ranks(); ++each) {

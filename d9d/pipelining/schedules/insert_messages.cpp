@@ -84,8 +84,8 @@ class MessagePlacer {
     return has_started;
   }
 
-  // If a sender waits for a free receive buffer, and its receiver is not computing, the receiver receives the oldest
-  // message that has been delivered.
+  // If a send waits for a free receive buffer, the receiver is not computing, and the oldest message of the link has
+  // been delivered, appends its receive to the receiver's program.
   bool make_room(double now) {
     for (const auto& sender : ranks_) {
       if (sender.unsent.empty()) continue;

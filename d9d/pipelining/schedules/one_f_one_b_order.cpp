@@ -14,9 +14,9 @@ struct Visit {
   std::int64_t microbatch;
 };
 
-// Divides the microbatches into as many groups as whole rounds of P microbatches fit into a step, of sizes as even as
-// possible. The largest groups come first: the number of forwards that run ahead is computed for the first group, and
-// suffices for all later groups.
+// Returns the sizes of the groups of microbatches. There are M / P groups, rounded down but at least one, of sizes as
+// even as possible. The largest groups come first: the number of forwards that run ahead is computed for the first
+// group, and suffices for all later groups.
 std::vector<std::int64_t> group_sizes(std::int64_t num_microbatches, std::int64_t num_ranks) {
   const std::int64_t num_groups = std::max<std::int64_t>(1, num_microbatches / num_ranks);
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(num_groups), num_microbatches / num_groups);

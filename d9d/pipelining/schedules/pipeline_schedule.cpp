@@ -14,8 +14,8 @@ auto loop_of(std::int64_t num_stages_per_rank) {
 }
 StagePlacement v_of_two(std::int64_t num_ranks) { return StagePlacement::v(num_ranks, 2); }
 
-// Returns an order that is `order`, or depth_first_order if the pipeline has only one stage, where nothing can be
-// interleaved.
+// Returns `order`, except that a pipeline with only one stage, where nothing can be interleaved, gets
+// depth_first_order.
 template <class Order>
 auto unless_one_stage(Order order) {
   return [order = std::move(order)](const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches) {

@@ -1,4 +1,5 @@
-// Appends the actions of a rank that has two stages of a V. Each stage counts its microbatches by kind of action.
+// Appends actions to the program of a rank that has two stages of a V. Counts the actions of each kind on each stage:
+// the count is the microbatch of the next action.
 //
 // Example
 //   VCounters v(stages, rank);
@@ -38,6 +39,7 @@ class VCounters {
   void backward_weight(Stage& stage) {
     program_.emplace_back(BackwardWeightAction{stage.index, {stage.num_weights++}});
   }
+  // Does not change num_weights.
   void backward_weight(StageIndex stage, MicrobatchIndex microbatch) {
     program_.emplace_back(BackwardWeightAction{stage, microbatch});
   }

@@ -1,4 +1,4 @@
-// ZB-V: no bubble where F, I and W take equally long, at the memory of 1F1B (Qi et al., arXiv:2405.15362).
+// ZB-V has no bubble if F, I and W take equally long, and needs the memory of 1F1B (Qi et al., arXiv:2405.15362).
 #include <algorithm>
 #include <vector>
 
@@ -9,7 +9,8 @@
 namespace d9d {
 namespace {
 
-// Returns the order for at least 2 P - 1 microbatches, for which the steady phase is not empty.
+// Returns the order for at least 2 P - 1 microbatches: rank 0 runs as many forwards of its first stage before any
+// backward.
 RankProgram full_plan(const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches) {
   const std::int64_t num_ranks = stages.num_ranks();
   detail::VCounters v(stages, rank);

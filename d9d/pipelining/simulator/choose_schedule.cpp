@@ -34,8 +34,8 @@ struct Draft {
   double least = 0;  // lower bound of the simulated makespan
 };
 
-// Returns a lower bound of the makespan: the time of a rank's computations and of the first microbatch's forwards on
-// the stages before the rank's first stage, for the rank where this takes longest.
+// Returns a lower bound of the makespan. For each rank, adds the time of all its computations to the time that one
+// microbatch needs for the forwards on all stages before the rank's first stage; returns the largest of these sums.
 double least_makespan(const PipelineProgram& program, const PipelineCosts& costs) {
   double least = 0;
   for (std::int64_t rank = 0; rank < program.stages.num_ranks(); ++rank) {
@@ -96,7 +96,8 @@ bool is_better(const ScheduleCandidate& a, const ScheduleCandidate& b) {
   return std::tuple(a.makespan, a.peak_bytes) < std::tuple(b.makespan, b.peak_bytes);
 }
 
-// Simulates drafts in the order of their lower bounds, until no remaining draft can be shorter than the best.
+// Simulates drafts in the order of their lower bounds, until no remaining draft can be shorter than the best. Returns
+// those that it simulated, the best first.
 std::vector<ScheduleCandidate> simulate_shortest(const ScheduleRequest& request, std::vector<Draft> drafts) {
   std::ranges::stable_sort(drafts, {}, &Draft::least);
   std::vector<ScheduleCandidate> candidates;
@@ -128,7 +129,7 @@ std::vector<Draft> drafts_of(const ScheduleRequest& request) {
   return drafts;
 }
 
-// Tries numbers of virtual layers. Uses the costs of the model even if stages were measured, because a measured stage
+// Returns ScheduleChoice::balanced. Uses the costs of the model even if stages were measured, because a measured stage
 // has a fixed number of layers.
 std::optional<ScheduleCandidate> balance(const ScheduleRequest& request, const ScheduleCandidate& best) {
   MicrobatchOption option = *std::ranges::find(request.microbatches, best.num_microbatches, &MicrobatchOption::count);

@@ -1,5 +1,5 @@
-// Chooses the schedule, the number of stages a rank and the number of microbatches with the shortest simulated step
-// that fits.
+// Chooses the schedule, the number of stages a rank and the number of microbatches: those with the shortest simulated
+// step that fits into memory.
 //
 // Example
 //   const ScheduleChoice choice = choose_schedule({
@@ -64,8 +64,8 @@ struct ScheduleCandidate {
 struct ScheduleChoice {
   ScheduleCandidate best;
   // The candidates that were simulated, the shortest step first. Left out are schedules that cannot run, and those
-  // whose step is longer than the best: the computations of one of their ranks take longer, counted from its first
-  // input.
+  // whose step must be longer than the best: on one of their ranks, the wait for the first input and the computations
+  // alone take longer.
   std::vector<ScheduleCandidate> candidates;
   // `best` with the virtual layers that shorten its step most; nullopt if none do. If stages were measured, its
   // makespan is that of `best`, scaled by the factor by which the virtual layers shorten the step that is simulated
@@ -87,8 +87,9 @@ struct ScheduleChoice {
 [[nodiscard]] std::vector<StageCosts> stage_costs(const MicrobatchOption& option, const ScheduleCandidate& candidate,
                                                   std::int64_t num_stages);
 
-// Simulates as many candidates as it needs to find the best: no candidate that fits has a shorter simulated step.
-// Throws ConfigError if no candidate fits, naming the one that keeps the fewest bytes.
+// Simulates as many candidates as it takes to find the one with the shortest simulated step among those that fit, and
+// returns it as ScheduleChoice::best. Throws ConfigError if no candidate can run, or if none fits, naming the one that
+// keeps the fewest bytes.
 [[nodiscard]] ScheduleChoice choose_schedule(const ScheduleRequest& request);
 
 }  // namespace d9d

@@ -1,5 +1,5 @@
-// Writes a simulated or measured step for chrome://tracing and https://ui.perfetto.dev: each rank is a thread, messages
-// are arrows, and the bytes that a rank keeps are a counter.
+// Formats a simulated or measured step for chrome://tracing and https://ui.perfetto.dev: each rank is a thread,
+// messages are arrows, and the bytes that a rank keeps are a counter.
 //
 // Example
 //   std::ofstream("step.json") << chrome_trace(simulate(program), {}, /*microseconds_per_unit=*/1000);

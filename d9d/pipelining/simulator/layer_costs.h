@@ -15,11 +15,12 @@
 
 namespace d9d {
 
-// stages: measured costs of all stages, by the number of stages; the largest number is used. All layers of a stage get
-// the same costs. Layers of the first and the last stage get the costs of a layer in the neighbouring stage, as if
-// their layers were alike, which they are not in a model with dense layers at one end of its experts; the remaining
-// costs of these two stages are those of the embedding (pre) and of the head (post). Returns nullopt for fewer than
-// three stages, which do not tell the costs of layers from those of embedding and head.
+// Returns the costs of each layer, of the embedding (pre) and of the head (post). `stages` has the measured costs of
+// all stages, by the number of stages; the largest number is used. All layers of a stage get the same costs. The first
+// and the last stage also run the embedding and the head, so their layers get the costs of a layer of the neighbouring
+// stage, and pre and post get the rest of the stage's costs. This is inexact if layers differ, as in a model that has
+// dense layers at one end and experts elsewhere. Returns nullopt for fewer than three stages: then no stage consists of
+// layers alone.
 [[nodiscard]] std::optional<ModelCosts> layer_costs(const std::map<std::int64_t, std::vector<StageCosts>>& stages,
                                                     const LayerDistribution& distribution);
 

@@ -13,8 +13,8 @@ bool trains(const Simulation& run) {
                              [](const ComputeSpan& span) { return !holds<ForwardAction>(span.action); });
 }
 
-// Index of the bytes that are dropped and of those that are added at one time. Both are applied together, so that a
-// peak does not count dropped bytes together with added ones.
+// Indices of the bytes that are dropped and of the bytes that are added at one time. Both changes are applied together,
+// so that a peak does not count the bytes that are dropped at the same time.
 enum Turn : std::size_t { kDrop, kAdd };
 
 }  // namespace

@@ -42,7 +42,7 @@ const Look& look_of(const ComputeAction& action) {
   return holds<BackwardInputAction>(action) ? kInput : kWeight;
 }
 
-// Mixes the color with a share of white; 0 leaves it as it is.
+// Returns the color mixed with a share of white; with a share of 0, the color itself.
 std::array<double, 3> lighter(const std::array<double, 3>& color, double share) {
   std::array<double, 3> result{};
   for (std::size_t i = 0; i < 3; ++i) result[i] = color[i] + share * (255 - color[i]);

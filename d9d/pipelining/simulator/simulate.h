@@ -5,11 +5,12 @@
 //   run.makespan;                 // 33, if a forward takes 1 and a backward 2
 //   run.bubble_fraction();        // 0.273
 //
-// A rank runs its actions in order. Composed computations overlap as PipelineCosts::composed_overlap says. A message is
-// sent as soon as its transfer has been computed, its link is free and a receive buffer is free; the rank continues to
-// compute meanwhile. A rank waits at a receive until the message has arrived; if composed computations follow directly,
-// only the computation that uses the message waits. A program of computations only is simulated with the messages that
-// insert_messages() inserts.
+// A rank runs its actions in order. The following holds for MessageChannels::kLinks; with kOneARank, composed
+// computations run one after the other, and only the computation that uses a message waits for it. Composed
+// computations overlap as PipelineCosts::composed_overlap says. A message is sent as soon as its transfer has been
+// computed, its link is free and a receive buffer is free; the rank continues to compute meanwhile. A rank waits at a
+// receive until the message has arrived; if composed computations follow directly, only the computation that uses the
+// message waits. A program of computations only is simulated with the messages that insert_messages() inserts.
 #pragma once
 
 #include <cstdint>
@@ -55,11 +56,11 @@ struct Simulation {
   std::int64_t num_ranks = 0;
   double makespan = 0;
   std::vector<ComputeSpan> computations;  // rank by rank, in the order of the program
-  std::vector<MessageSpan> messages;      // link by link, in the order of sending
+  std::vector<MessageSpan> messages;      // with kLinks link by link in the order of sending; with kOneARank unsorted
 
   // Returns the bubble fraction of `rank`: the share of the makespan in which it does not compute.
   [[nodiscard]] double bubble_fraction(std::int64_t rank) const;
-  // Returns the bubble fraction of all ranks together.
+  // Returns the mean of the bubble fractions of all ranks.
   [[nodiscard]] double bubble_fraction() const;
 };
 

@@ -96,7 +96,7 @@ class LinkSimulator {
               ". Correct the program; validate() says what is wrong.");
   }
 
-  // Returns false if a time that the next action needs is not known yet.
+  // Runs the next action of the rank. Returns false if a time that the action needs is not known yet.
   bool advance(std::size_t rank) {
     const auto& actions = program_.ranks[rank];
     const std::size_t first = positions_[rank];

@@ -82,7 +82,8 @@ class OneChannelSimulator {
     return true;
   }
 
-  // Delivers the first message in the channel of `rank` if it is also the first in the channel of its other rank.
+  // Delivers the first message in the channel of `rank` if it is also the first in the channel of the message's other
+  // rank. Returns whether it delivered one.
   bool exchange(std::size_t rank) {
     if (ranks_[rank].channel.empty()) return false;
     const PostedMessage message = ranks_[rank].channel.front();

@@ -1,4 +1,4 @@
-// The text of an SVG picture, element by element.
+// Builds the text of an SVG picture, element by element.
 //
 // Example
 //   SvgCanvas canvas(300, 200);
