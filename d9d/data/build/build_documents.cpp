@@ -53,7 +53,7 @@ Encoder row_encoder(const Source& source) {
   return std::make_shared<const ChatEncoder>(*columns.tokenization.tokenizer, chat_family(columns));
 }
 
-// Returns `encoder` if the model's vocabulary has all of its tokens.
+// Returns `encoder`. Throws ConfigError if the model's vocabulary is smaller than the encoder's.
 Encoder checked(Encoder encoder, std::int64_t vocabulary_size) {
   check_vocabulary(encoder->vocabulary_size(), "the tokenizer (without one tokens are bytes)", vocabulary_size);
   return encoder;
@@ -116,7 +116,7 @@ Rows rows_of(const ParquetSource& config, const Logger& log) {
   return rows_of({.format = DatasetFormat::kParquet, .paths = source_files(config.columns.paths, log)}, config.columns);
 }
 
-// Removes files that two paths name, and warns of them.
+// Keeps a file that several paths name only at its first place, and warns of the others.
 void remove_repeated(std::vector<std::filesystem::path>& files, const Logger& log) {
   std::set<std::filesystem::path> known;
   std::erase_if(files, [&](const std::filesystem::path& file) {
@@ -159,8 +159,8 @@ template <class Source>
 requires requires(const Source& source) { source.columns; }
 const TokenizationConfig& tokenization_of(const Source& config) { return config.columns.tokenization; }
 
-// Whether the documents of a source may end without an end token: neither the configuration nor the tokenizer's
-// template appends one. Conversations always end as their chat template says.
+// Returns whether the documents of a source may end without an end token, because neither the configuration nor the
+// tokenizer's template appends one. False for conversations: their chat template ends them.
 bool may_lack_ends(const TextSource& config, const TextEncoder& encoder) {
   return !config.tokenization.end_of_document && encoder.tokens_behind().empty();
 }

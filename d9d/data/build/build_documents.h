@@ -23,14 +23,14 @@ struct DocumentOptions {
   Logger shared_log = Logger();      // messages that are the same on all ranks
 };
 
-// Opens the documents of a source; rows of text are tokenised unless the cache has them already (cached_documents).
-// Text that is configured without a tokenizer and without an end_of_document is read directly as bytes. Throws the
-// ConfigError or IoError of the source's reader, and ConfigError if the vocabulary is too small for the tokenizer or
-// for bytes, or if the tokenizer has no token with the text end_of_document.
+// Opens the documents of a source; rows of text are tokenised unless the cache has them already (cached_documents). A
+// source of kind "text" that has neither a tokenizer nor an end_of_document is not tokenised: its bytes are the tokens.
+// Throws the ConfigError or IoError of the source's reader, and ConfigError if the vocabulary is too small for the
+// tokenizer or for bytes, or if the tokenizer has no token with the text end_of_document.
 [[nodiscard]] std::shared_ptr<const TokenDocuments> build_documents(const SourceConfig& config,
                                                                     const DocumentOptions& options);
-// Tokenises the first use_samples rows of the dataset, and shuffles them with shuffle_seed as the example of the
-// reference, d9d 0.16, does.
+// Tokenises the first use_samples rows of the dataset, and shuffles the documents with shuffle_seed, as the example of
+// d9d 0.16 (the reference) does.
 [[nodiscard]] std::shared_ptr<const TokenDocuments> build_documents(const DatasetDataConfig& config,
                                                                     const DocumentOptions& options);
 
@@ -45,8 +45,8 @@ struct TokenisableRows {
 [[nodiscard]] TokenisableRows build_rows(const SourceConfig& config, std::int64_t vocabulary_size,
                                          const Logger& log = Logger());
 
-// The token that the concatenated view puts between two documents of a source. Only text that is read as bytes has one,
-// because its files have no token that ends a document.
+// Returns the token that the concatenated view puts between two documents of a source. Only text that is read as bytes
+// needs one, because no token ends its documents; nullopt for other sources.
 [[nodiscard]] std::optional<std::int64_t> document_separator(const SourceConfig& config);
 
 }  // namespace d9d

@@ -20,10 +20,10 @@ namespace d9d {
 
 struct TokenView {
   std::shared_ptr<const Dataset<TokenSample>> dataset;
-  // Names the view's internal order (GlobalBatchSampler::Options::dataset_order). A job that resumes compares it with
-  // the saved one, so its words must not change.
+  // Names the view's internal order (GlobalBatchSampler::Options::dataset_order). A job that resumes compares this text
+  // with the saved one, so a new version must not change its words.
   std::string order = {};
-  bool shuffles_itself = false;                 // the dataset is shuffled already: the reader must not shuffle it
+  bool shuffles_itself = false;                 // the view determines the order of samples: the reader must not shuffle
   bool is_packed = false;                       // samples have packed_lengths
   std::vector<DocumentsIdentity> sources = {};  // identity of the documents of each source
 };
@@ -37,12 +37,12 @@ struct ViewOptions {
 };
 
 // Applies the view that the configuration selects. Throws the ConfigError or IoError of the view's class, and
-// ConfigError for the view "streamed" and for sources without any document of at least two tokens.
+// ConfigError for the view "streamed", if no document fits the view, or if no sample has a token to predict.
 [[nodiscard]] TokenView build_view(std::shared_ptr<const TokenDocuments> documents, const SequenceConfig& config,
                                    const ViewOptions& options);
 
-// The view of the example of the reference, d9d 0.16: each sample is one document, documents are sorted in buffers, and
-// the first epoch has the order of the reference.
+// The view that the example of d9d 0.16 (the reference) uses: each sample is one document, documents are sorted in
+// buffers, and the first epoch has the order of the reference.
 struct ReferenceViewOptions {
   std::int64_t max_positions = 1;
   std::int64_t presort_buffer_size = 1;

@@ -31,7 +31,7 @@ namespace d9d {
 struct TokenizationConfig {
   std::optional<std::filesystem::path> tokenizer = {};  // a tokenizer.json; unset: tokens are bytes
   std::optional<std::string> end_of_document = {};      // text of the token that is appended to each document
-  bool add_special_tokens = false;                      // whether to add the template's tokens, such as a first one
+  bool add_special_tokens = false;                      // whether to add the tokens of the tokenizer's template
   BadRows bad_rows = BadRows::kRefuse;
   std::int64_t num_proc = 1;                        // threads that tokenise
   std::optional<std::filesystem::path> cache = {};  // the folder of token files; unset: default_token_cache()
@@ -49,11 +49,11 @@ struct TokenizationConfig {
 struct ColumnsConfig {
   std::vector<std::string> paths = {};  // files or globs
   std::string column = "text";
-  std::optional<std::string> prompt_column = {};  // text before that of `column`; its tokens are not predicted
+  std::optional<std::string> prompt_column = {};  // its text precedes that of `column` and is not predicted
   // Instead of the two columns above: a column of conversations, which are lists of {"role", "content"}. Only the
   // tokens of the assistant are predicted.
   std::optional<std::string> messages_column = {};
-  std::optional<ChatFamily> chat_template = {};  // template of conversations; unset: chat_family_beside()
+  std::optional<ChatFamily> chat_template = {};  // template of conversations; unset: found by chat_family_beside()
   TokenizationConfig tokenization = {};
 
   void validate(const ConfigPath& path) const;
@@ -188,7 +188,7 @@ struct MixtureDataConfig {
 using DataConfig = std::variant<TextDataConfig, JsonlDataConfig, ParquetDataConfig, ArrowDataConfig, TokensDataConfig,
                                 MegatronDataConfig, MixtureDataConfig, DatasetDataConfig>;
 
-// The loader keys, which every source has.
+// Returns the loader keys, which every kind of data has.
 [[nodiscard]] inline const AutoDataConfig& loader_config(const DataConfig& config) {
   return std::visit([](const auto& source) -> const AutoDataConfig& { return source.loader; }, config);
 }

@@ -47,7 +47,7 @@ namespace detail {
 [[nodiscard]] at::Tensor pin_memory(const at::Tensor& tensor);
 }  // namespace detail
 
-// Makes the pack stream of a dataset; `dataset` and `collate` are those of DataLoader. Ranks with the same
+// Makes the pack stream of a dataset; `dataset` and `collate` are as in DataLoader's constructor. Ranks with the same
 // data-parallel coordinate (ranks that differ only in pipeline, tensor, context or expert coordinates) get equal packs,
 // and all ranks get the same number of packs. With config.pin_memory and a GPU, tensors are in page-locked memory.
 template <TensorTree Batch, class AnyDataset, class Collate>
@@ -89,7 +89,7 @@ template <TensorTree Batch, class AnyDataset, class Collate>
   }
 }
 
-// Makes the pack stream of this rank: with on_rank_of(context, options) as its options.
+// Makes the pack stream of this rank: calls the function above with on_rank_of(context, options).
 template <TensorTree Batch, class AnyDataset, class Collate>
 [[nodiscard]] std::unique_ptr<PackStream<Batch>> make_pack_stream(const DistContext& context,
                                                                   std::shared_ptr<AnyDataset> dataset, Collate collate,

@@ -1,6 +1,6 @@
-// The section "data" of the example of the reference, d9d 0.16: a Hugging Face dataset and a tokenizer.json. It has no
-// "kind". It is not converted to another kind, because none has its order: rows shuffled by numpy's random numbers,
-// then sorted in buffers by Python's.
+// The section "data" in the example of d9d 0.16 (the reference): a Hugging Face dataset and a tokenizer.json. It has no
+// "kind". No other kind of data can replace it, because none has its order: numpy's random numbers shuffle the rows,
+// which are then sorted in buffers, where Python's random numbers shuffle the batches.
 //
 // Example
 //   {"dataset": "c4_small", "split": "train", "text_column": "text", "use_samples": 1000, "shuffle_seed": 42,
@@ -21,7 +21,7 @@ struct DatasetDataConfig {
   std::string dataset = {};  // a folder, as dataset_files() reads it
   std::string split = {};
   std::string text_column = {};
-  std::int64_t use_samples = 1;   // at most so many rows become documents
+  std::int64_t use_samples = 1;   // at most this many rows become documents
   std::int64_t shuffle_seed = 0;  // seeds Dataset.shuffle(), then BufferOrder::kLegacy
   std::filesystem::path tokenizer = {};
   std::int64_t num_proc = 1;

@@ -25,8 +25,8 @@ struct TextFormat {
   friend bool operator==(const TextFormat&, const TextFormat&) = default;
 };
 
-// The format that all sources have in common; nullopt for files of token ids, and for mixtures whose sources differ.
-// Throws the errors of chat_family().
+// Returns the format that all sources have in common; nullopt for files of token ids, and for mixtures whose sources
+// differ. Throws the errors of chat_family().
 [[nodiscard]] std::optional<TextFormat> text_format(const DataConfig& config);
 
 // text_format() of one source returns its format, nullopt for token ids; text_formats() returns the formats of all
@@ -34,16 +34,16 @@ struct TextFormat {
 [[nodiscard]] std::optional<TextFormat> text_format(const SourceConfig& config);
 [[nodiscard]] std::vector<TextFormat> text_formats(const DataConfig& config);
 
-// tokenizer_of() returns the tokenizer of a format, or a byte tokenizer; tokenizer_name() its name for messages
-// ("'Qwen3-0.6B/tokenizer.json'", "bytes"). Throws the errors of check_tokenizer_file() and Tokenizer::from_file().
+// tokenizer_of() returns the tokenizer of a format, or a byte tokenizer; it throws the errors of check_tokenizer_file()
+// and Tokenizer::from_file(). tokenizer_name() returns a name for messages ("'Qwen3-0.6B/tokenizer.json'", "bytes").
 [[nodiscard]] Tokenizer tokenizer_of(const TextFormat& format);
 [[nodiscard]] std::string tokenizer_name(const TextFormat& format);
 
 // Throws ConfigError that names the key "tokenizer" of the data if the file does not exist or is a folder.
 void check_tokenizer_file(const std::filesystem::path& path);
 
-// The template of a source of conversations: the configured one, or else chat_family_beside() its tokenizer. Throws the
-// errors of chat_family_beside().
+// Returns the chat template of a source of conversations: the configured one, or else the one that chat_family_beside()
+// finds with its tokenizer. Throws the errors of chat_family_beside().
 [[nodiscard]] ChatFamily chat_family(const ColumnsConfig& conversations);
 
 }  // namespace d9d

@@ -47,12 +47,13 @@ std::int64_t num_context_ranks(const DeviceMeshParameters& mesh) {
   return mesh.context_parallel_shard * mesh.context_parallel_replicate;
 }
 
-// The number of ranks that share a sequence; the number of its positions must be a multiple of this.
+// Returns the number of ranks that share a sequence. The length of a sequence must be a multiple of this number.
 std::int64_t num_position_ranks(const DeviceMeshParameters& mesh) {
   return num_context_ranks(mesh) * mesh.tensor_parallel;
 }
 
-// Packed sequences are not padded, so the ranks that share them must divide their length.
+// Throws ConfigError if the ranks of the mesh cannot share packed sequences. Context-parallel ranks never can;
+// tensor-parallel ranks can if their number divides the length, since packed sequences are not padded to a multiple.
 void check_packed(const SequenceConfig& sequence, const DeviceMeshParameters& mesh) {
   D9D_CHECK(num_context_ranks(mesh) == 1, ConfigError,
             "[data::build_token_stream] expected mesh.context_parallel_shard * context_parallel_replicate = 1 with the "
@@ -75,7 +76,7 @@ void check_length(const SequenceConfig& sequence, const Job& job) {
   if (is_packed) check_packed(sequence, job.options.mesh);
 }
 
-// Whether the source has tokens, such as prompts, that are only inputs and not predicted.
+// Returns whether the source has tokens, such as prompts, that are only inputs and not predicted.
 bool has_targets(const SourceConfig& config) {
   return std::visit(
       [](const auto& source) {
@@ -106,7 +107,7 @@ TokenView view_of_source(const SourceConfig& config, const Job& job, std::uint64
   return view;
 }
 
-// The lowest id for which the two tokenizers have different texts.
+// Returns the lowest id that has different texts in the two tokenizers; nullopt if there is none.
 std::optional<std::uint32_t> id_of_two_texts(const Tokenizer& one, const Tokenizer& other) {
   for (std::uint32_t id = 0; id <= std::min(one.highest_id(), other.highest_id()); ++id) {
     const auto text = one.id_to_token(id), other_text = other.id_to_token(id);
@@ -172,7 +173,7 @@ std::vector<std::string> paths_of(const SourceConfig& config) {
       config);
 }
 
-// Warns if two sources read one path. This is often a mistake, but each may read another column.
+// Warns if two sources read the same path. This is often a mistake, unless they read different columns.
 void warn_of_shared_paths(const MixtureDataConfig& config, const Logger& log) {
   std::map<std::string, std::size_t> source_of_path;
   for (std::size_t i = 0; i < config.sources.size(); ++i) {
@@ -255,7 +256,8 @@ std::function<TokenBatch(std::span<const TokenSample>)> collating(const DeviceMe
   };
 }
 
-// The SourceConfig of `data`; nullopt for mixtures and DatasetDataConfig, which have none or several.
+// Returns the SourceConfig of `data`; nullopt for mixtures, which have several, and for DatasetDataConfig, which has
+// none.
 template <class Data>
 std::optional<SourceConfig> source_of(const Data& data) {
   if constexpr (requires { SourceConfig(data.source); }) {

@@ -17,7 +17,7 @@ namespace d9d {
 
 struct TokenStreamOptions {
   std::int64_t vocabulary_size = 0;                // of the model; every token id must be smaller
-  std::optional<std::int64_t> max_positions = {};  // of the model: the maximum length of a sequence; none: unlimited
+  std::optional<std::int64_t> max_positions = {};  // of the model: the maximum length of a sequence; unset: unlimited
   bool shows_progress = false;                     // shows a bar while tokenising; true on one rank per machine
   DeviceMeshParameters mesh = {};                  // its context- and tensor-parallel ranks share each sequence
   StreamOptions stream = {};
@@ -27,8 +27,9 @@ struct TokenStreamOptions {
 // are padded to the longest of a microbatch; documents and concatenated sequences are then padded to a multiple of the
 // number of ranks that share a sequence. Packed sequences have a fixed length. Throws the ConfigError or IoError of
 // build_documents() and build_view(), and ConfigError if sequences are longer than max_positions, if the ranks that
-// share a sequence cannot share packed ones, or if a mixture has both packed and unpacked sources or sources of
-// different tokenizers. The view "streamed" of a source of rows is built as StreamedPacks.
+// share a sequence cannot share packed ones, or if the sources of a mixture are not all packed or all unpacked, are
+// packed to different lengths, or have tokenizers in which one id has different texts. The view "streamed" of a source
+// of rows is built as StreamedPacks.
 [[nodiscard]] std::unique_ptr<PackStream<TokenBatch>> build_token_stream(const DataConfig& config,
                                                                          TokenStreamOptions options);
 

@@ -29,7 +29,7 @@ concept Describes = requires(const Part& part) {
   { part.describe() } -> std::same_as<DataDescription>;
 };
 
-// The lines of the tree from its root on. A part is indented by two spaces more than the part that reads it.
+// Returns the lines of the tree, the root first. A part is indented by two spaces more than the part that reads it.
 [[nodiscard]] std::vector<std::string> tree_lines(const DataDescription& root);
 
 // Returns a number with its noun: "1 sample", "2 samples"; counted(2, "microbatch", "es") is "2 microbatches".

@@ -34,11 +34,11 @@ struct LoaderOptions {
   // How long next() waits for a microbatch; 0: for ever. With a timeout and num_workers = 0, one thread reads while
   // next() waits.
   double timeout_seconds = 0;
-  // The timeout of the first microbatch, if it is longer than timeout_seconds: the dataset may open its files for that
-  // microbatch. Has no effect if timeout_seconds is 0.
+  // A longer timeout for the first microbatch, for which the dataset may have to open its files. Has no effect if it is
+  // shorter than timeout_seconds, or if timeout_seconds is 0.
   double first_timeout_seconds = 0;
   // How long load_state() and the destructor wait for reads that have begun, and how long next() waits for a read after
-  // the job was asked to stop.
+  // the job was asked to stop; at most timeout_seconds, if that is not 0.
   std::chrono::duration<double> patience = kDefaultPatience;
   Logger log = Logger();  // warns of reads that take long or are abandoned
 };
@@ -47,9 +47,10 @@ namespace detail {
 // Throws ConfigError naming the first value out of range.
 void check_loader_options(const LoaderOptions& options);
 [[nodiscard]] std::string describe_loader(const LoaderOptions& options);
-// Call it inside a catch handler: the exception being handled is nested in the IoError and repeated in its text.
+// Throws IoError that names the sample and repeats `what`. Must be called inside a catch handler: the exception being
+// handled is nested in the IoError.
 [[noreturn]] void throw_sample_error(std::int64_t sample, const char* what);
-// The timeout of the first microbatch, or of a later one; 0: no timeout.
+// Returns the timeout of the first microbatch or, if !is_first, of a later one; 0: no timeout.
 [[nodiscard]] double timeout_seconds(const LoaderOptions& options, bool is_first);
 [[noreturn]] void throw_timeout(const LoaderOptions& options, bool is_first, const std::vector<std::int64_t>& samples);
 [[noreturn]] void throw_stopped(const std::vector<std::int64_t>& samples);
@@ -58,13 +59,13 @@ void warn_long_wait(const LoaderOptions& options, bool is_first, const std::vect
                     double seconds);
 void warn_left_behind(const LoaderOptions& options, const std::vector<std::int64_t>& samples);
 
-// Whether a collate function turns samples that the dataset returns into a Batch.
+// True if `Collate` is callable with a span of the samples that the dataset returns, and returns a Batch.
 template <class Batch, class AnyDataset, class Collate>
 inline constexpr bool kCollates =
     std::is_invocable_r_v<Batch, const Collate&,
                           std::span<const std::remove_cvref_t<decltype(std::declval<AnyDataset&>().get(0))>>>;
 
-// Whether Sample has a function make_padding(), which turns a sample into padding.
+// Satisfied if there is a function make_padding(Sample&), which turns a sample into padding.
 template <class Sample>
 concept BecomesPadding = requires(Sample& sample) {
   make_padding(sample);
@@ -78,7 +79,7 @@ template <class Batch>
 class DataLoader {
  public:
   // `dataset` is a Dataset<Sample>; `collate` makes a Batch from std::span<const Sample>, the samples of a microbatch.
-  // All workers call both concurrently. If the sampler needs padding (SampleKey::is_padding), `void
+  // All workers use `dataset` and `collate` concurrently. If the sampler needs padding (SampleKey::is_padding), `void
   // make_padding(Sample&)`, a function declared beside Sample, turns a sample into one that changes neither the loss
   // nor a metric; TokenSample has this function. Throws ConfigError if padding is needed and there is no such function.
   template <class AnyDataset, class Collate>
@@ -110,7 +111,7 @@ class DataLoader {
     }
   }
 
-  // Starts the workers, which begin to read the first microbatches. Otherwise the first call of next() starts them.
+  // Starts the workers, which begin to read the first microbatches. Without this call, the first next() starts them.
   void start() {
     if (reads_itself() || workers_) return;
     const auto warn = [sampler = sampler_, options = options_](const std::vector<std::int64_t>& microbatches) {
@@ -129,12 +130,13 @@ class DataLoader {
                    .on_left_behind = warn});
   }
 
-  // Returns the next microbatch; nullopt after the last. Throws IoError that names the sample that could not be read,
-  // or the samples that were not read within the timeout, or soon after Ctrl-C; the position then does not change. A
-  // warning is logged when a read takes long: after half the timeout or a minute, then once a minute. load_state() and
-  // the destructor stop the workers. They wait for reads that have begun, for at most `patience`, and do not wait again
-  // if next() has timed out. A read that still hangs is abandoned with a warning that names its samples; its thread
-  // keeps the dataset alive until the read returns.
+  // Returns the next microbatch; nullopt after the last. Throws IoError that names the sample whose read failed, or the
+  // samples that were not read within the timeout or within `patience` after the job was asked to stop; the position
+  // then does not change. If worker threads read, a long wait is logged as a warning: first after a minute or half the
+  // timeout, whichever is shorter, then once a minute. load_state() and the destructor stop the workers. They wait for
+  // reads that have begun, for at most `patience`, but do not wait at all if the last next() threw because a read took
+  // too long. A read that still hangs is abandoned with a warning that names its samples; its thread keeps the dataset
+  // alive until the read returns.
   [[nodiscard]] std::optional<Batch> next() {
     if (const auto end = size(); end && num_consumed_ >= *end) return std::nullopt;
     Batch batch = reads_itself() ? read_(num_consumed_) : take();
@@ -143,7 +145,7 @@ class DataLoader {
     return batch;
   }
 
-  // GlobalBatchSampler::number_in_step() of the microbatch that next() returned last.
+  // Returns GlobalBatchSampler::number_in_step() of the microbatch that next() returned last.
   [[nodiscard]] std::int64_t microbatch_number() const { return sampler_.number_in_step(num_consumed_ - 1); }
 
   // Number of microbatches from the start; nullopt if endless.
@@ -153,7 +155,7 @@ class DataLoader {
     return {.line = detail::describe_loader(options_), .inputs = {sampler_.describe(samples_)}};
   }
 
-  // Whether next() logs for which samples it waits.
+  // Returns whether next() itself logs for which samples it waits.
   [[nodiscard]] bool tells_of_long_waits() const { return !reads_itself(); }
 
   [[nodiscard]] nlohmann::json state() const { return sampler_.state(num_consumed_); }

@@ -37,7 +37,7 @@ struct ResultWait {
 
 namespace detail {
 
-// The state of OrderedWorkers that its threads share. A thread that outlives the OrderedWorkers keeps it alive.
+// The state of OrderedWorkers that its threads share. A thread that outlives the OrderedWorkers keeps this state alive.
 template <class Result>
 class OrderedWork {
  public:
@@ -105,8 +105,8 @@ class OrderedWork {
     }
   }
 
-  // Called after all workers were asked to stop: waits up to `patience` and returns the index that each worker is still
-  // computing, if any. Does not wait if the last take() timed out.
+  // Called after all workers were asked to stop: waits up to `patience` and returns, by worker, the index that it is
+  // still computing, if any. Does not wait if the last take() gave up.
   std::vector<std::optional<std::int64_t>> still_making() {
     std::unique_lock lock(mutex_);
     const auto is_over = [this] { return std::ranges::none_of(making_, &std::optional<std::int64_t>::has_value); };
@@ -117,7 +117,8 @@ class OrderedWork {
  private:
   using Slot = std::variant<std::monostate, Result, std::exception_ptr>;  // not computed yet, computed, failed
 
-  // False if the wait ends without a result: after its timeout, or `patience` after the job was asked to stop.
+  // Waits for a result or an error in `slot`. Returns false if none comes before the timeout, or within `patience`
+  // after the job was asked to stop.
   bool comes_in_time(std::unique_lock<std::mutex>& lock, const Slot& slot, const ResultWait& wait) {
     using Clock = std::chrono::steady_clock;
     using Milliseconds = std::chrono::milliseconds;
@@ -166,8 +167,8 @@ class OrderedWork {
   std::int64_t next_to_make_;
   std::vector<Slot> slots_;                          // result i is stored in slot i mod num_ahead
   std::vector<std::optional<std::int64_t>> making_;  // by worker: the index that it computes; none while it waits
-  bool is_wanted_ = false;                           // a take() is waiting
-  bool is_stuck_ = false;                            // the last take() timed out
+  bool is_wanted_ = false;                           // a take() has begun and not returned a result yet
+  bool is_stuck_ = false;                            // the last take() gave up: timeout, or a request to stop
 };
 
 }  // namespace detail
@@ -187,9 +188,9 @@ class OrderedWorkers {
     }
   }
 
-  // Starts no further calls of `make` and waits for those that have begun: up to Options::patience, or not at all after
-  // a take_within() that timed out. Threads that it abandons keep `make`, and objects that it owns, alive until they
-  // return.
+  // Starts no further calls of `make` and waits for those that have begun: up to Options::patience, or not at all if
+  // the last take_within() returned nullopt. Threads that the destructor abandons keep `make`, and the objects that
+  // `make` owns, alive until they return.
   ~OrderedWorkers() {
     for (std::jthread& thread : threads_) thread.request_stop();
     const std::vector<std::optional<std::int64_t>> still_making = work_->still_making();
@@ -208,7 +209,7 @@ class OrderedWorkers {
   OrderedWorkers(const OrderedWorkers&) = delete;
   OrderedWorkers& operator=(const OrderedWorkers&) = delete;
 
-  // Returns the next result, in order. Rethrows the exception of its make(), also in each later call.
+  // Returns the next result, in order. If `make` threw for it, rethrows the exception, also in each later call.
   [[nodiscard]] Result take() {
     while (true) {
       if (std::optional<Result> result = work_->take({})) return std::move(*result);

@@ -38,9 +38,9 @@ class BinPackedOrder {
   [[nodiscard]] const Options& options() const { return options_; }
 
   [[nodiscard]] std::int64_t size() const { return size_; }  // number of bins, in every epoch
-  // The documents of a bin, in the order of the buffer; expects 0 <= bin < size(). Thread-safe. Without `shuffle` the
-  // bins of a buffer are in the order of their first documents. Packs a buffer unless it is one of the few that were
-  // used last.
+  // Returns the documents of a bin, in the order of the buffer; expects 0 <= bin < size(). Thread-safe. Without
+  // `shuffle` the bins of a buffer are in the order of their first documents. Packs the buffer of the bin, unless it is
+  // one of the few buffers that were used last, which are cached.
   [[nodiscard]] std::vector<std::int64_t> operator()(std::int64_t bin, std::int64_t epoch) const;
 
  private:

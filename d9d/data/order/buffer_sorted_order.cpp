@@ -78,7 +78,8 @@ BufferSortedOrder::Items BufferSortedOrder::keyed(std::int64_t epoch, std::int64
   return result;
 }
 
-// The state of the generator at a buffer depends on all earlier buffers, so this function computes those too.
+// The state of the generator at a buffer depends on all earlier buffers, so this function computes the earlier ones
+// too, if it has not before.
 BufferSortedOrder::Items BufferSortedOrder::legacy(std::int64_t buffer) const {
   const std::lock_guard lock(legacy_mutex_);
   if (!legacy_random_ || buffer < legacy_next_) {

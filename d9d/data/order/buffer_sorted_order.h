@@ -51,8 +51,8 @@ class BufferSortedOrder {
 
   [[nodiscard]] const Options& options() const { return options_; }
 
-  // The item at `index` in `epoch`; expects 0 <= index < size. Thread-safe. Sorts a buffer unless it is one of the few
-  // that were used last.
+  // Returns the item at `index` in `epoch`; expects 0 <= index < size. Thread-safe. Sorts the buffer of the item,
+  // unless it is one of the few buffers that were used last, which are cached.
   [[nodiscard]] std::int64_t operator()(std::int64_t index, std::int64_t epoch) const;
 
  private:

@@ -1,4 +1,4 @@
-// Determines the samples of each microbatch of each data-parallel rank.
+// Determines which samples each data-parallel rank reads in each microbatch.
 //
 // Example
 //   const GlobalBatchSampler sampler({.dataset_size = 1000, .global_batch_size = 64, .microbatch_size = 8,
@@ -31,7 +31,7 @@ struct DataParallelRank {
 struct SampleKey {
   std::int64_t index = 0;  // in the dataset
   std::int64_t epoch = 0;
-  bool is_padding = false;  // repeats a sample of another rank to fill a microbatch; it does not count
+  bool is_padding = false;  // repeats the step's last sample to even out the ranks; it does not count
 };
 
 class GlobalBatchSampler {
@@ -51,7 +51,8 @@ class GlobalBatchSampler {
     // What happens to the samples after the last full global batch. true: they are dropped, and every microbatch has
     // microbatch_size samples. false: they are distributed like the others, and all ranks have the same number of
     // microbatches. If too few samples are left for that, the last sample is repeated as padding (is_padding): in
-    // sequential order until all ranks have the same number of samples, in chunked order as a separate microbatch.
+    // sequential order until all ranks have the same number of samples, in chunked order as the only sample of a
+    // microbatch.
     bool drop_last = true;
     // If true, the order is endless: position p is sample p mod dataset_size of epoch p div dataset_size, and each
     // epoch has its own order. No samples are left over then.
@@ -70,16 +71,18 @@ class GlobalBatchSampler {
   // The number of padding samples, over all ranks.
   [[nodiscard]] std::int64_t num_padding() const;
 
-  // The samples of microbatch `index` of this rank; samples() returns only their dataset indices. Thread-safe.
+  // sample_keys() returns the samples of this rank's microbatch `index`; samples() returns only their dataset indices.
+  // Both are thread-safe.
   [[nodiscard]] std::vector<SampleKey> sample_keys(std::int64_t index) const;
   [[nodiscard]] std::vector<std::int64_t> samples(std::int64_t index) const;
 
-  // The number of microbatch `index` among all ranks' microbatches of its step. A job of one rank gives the same number
-  // to a microbatch of the same samples if microbatch_size is 1 (sequential order) or divides a rank's part of the step
-  // (chunked order).
+  // Returns the number of this rank's microbatch `index` among the microbatches of all ranks in its step. A job with
+  // one rank gives a microbatch with the same samples the same number if microbatch_size is 1 (sequential order) or
+  // divides a rank's part of the step (chunked order).
   [[nodiscard]] std::int64_t number_in_step(std::int64_t index) const;
 
-  // The position of a rank that has returned `num_consumed` microbatches. It is the same on all ranks.
+  // Returns the position after each rank has read `num_consumed` microbatches, as JSON for resume(). It is the same on
+  // all ranks.
   [[nodiscard]] nlohmann::json state(std::int64_t num_consumed) const;
 
   // The inverse of state(): returns the number of consumed microbatches. Throws StateError that names what differs: the
@@ -88,7 +91,7 @@ class GlobalBatchSampler {
   [[nodiscard]] std::int64_t resume(const nlohmann::json& state) const;
 
  private:
-  [[nodiscard]] std::int64_t num_left() const;  // samples after the last full global batch; 0 if dropped
+  [[nodiscard]] std::int64_t num_left() const;  // samples after the last full batch; 0 if dropped or endless
   [[nodiscard]] std::int64_t samples_in_step(std::int64_t step) const;       // on all ranks
   [[nodiscard]] std::int64_t microbatches_in_step(std::int64_t step) const;  // on one rank
   [[nodiscard]] SampleKey sample_at(std::int64_t position) const;            // in the global order

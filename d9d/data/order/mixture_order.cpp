@@ -32,8 +32,8 @@ MixtureOrder::MixtureOrder(const std::vector<double>& weights) {
   }
 }
 
-// Sample j of source s is due at (2j + 1) / (2 W_s). Samples i of source r with weight W_r precede it if (2i + 1) W_s <
-// (2j + 1) W_r; sources before s precede it also in case of equality.
+// Sample j of source s is due at (2j + 1) / (2 W_s). Sample i of source r precedes it if (2i + 1) W_s < (2j + 1) W_r,
+// or if both sides are equal and r < s.
 std::int64_t MixtureOrder::position_of(const Place& place) const {
   const Wide own = weights_[place.source];
   Wide position = 0;
@@ -43,7 +43,7 @@ std::int64_t MixtureOrder::position_of(const Place& place) const {
       continue;
     }
     const Wide due = (2 * Wide{place.index} + 1) * weights_[source] + own - (source < place.source ? 0 : 1);
-    position += due / (2 * own);  // due >= 0, so this is its floor
+    position += due / (2 * own);  // due >= 0, so the division rounds down
   }
   return static_cast<std::int64_t>(position);
 }

@@ -15,8 +15,8 @@ struct BatchSizes {
   std::int64_t microbatch_size = 1;     // samples of one forward and backward on one rank
 };
 
-// global_batch_size / (data_parallel_size * microbatch_size), with or without pipelines. Throws ConfigError if a size
-// is not positive or the division has a remainder.
+// Returns global_batch_size / (data_parallel_size * microbatch_size), with and without pipeline parallelism. Throws
+// ConfigError if a size is not positive or the division has a remainder.
 [[nodiscard]] std::int64_t num_microbatches_for_global_batch(const BatchSizes& sizes);
 
 }  // namespace d9d

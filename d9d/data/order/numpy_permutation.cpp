@@ -74,7 +74,7 @@ class Pcg64 {
     return static_cast<std::uint32_t>(drawn);
   }
 
-  // Uniform in [0, most], by rejection: draws bit_width(most) bits until the value is at most `most`.
+  // Returns a uniform integer in [0, most], by rejection: draws bit_width(most) bits until they are at most `most`.
   std::uint32_t up_to(std::uint32_t most) {
     const std::uint32_t mask = 0xFFFFFFFFU >> std::countl_zero(most | 1);
     std::uint32_t value = next() & mask;

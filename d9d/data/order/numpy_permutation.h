@@ -13,7 +13,7 @@
 
 namespace d9d {
 
-// The permutation as a table, which takes 8 bytes per element. Throws ConfigError unless 0 <= size < 2^32 - 1.
+// Returns the permutation as a table of 8 bytes per element. Throws ConfigError unless 0 <= size < 2^32 - 1.
 [[nodiscard]] std::vector<std::int64_t> numpy_permutation(std::int64_t size, std::uint64_t seed);
 
 }  // namespace d9d

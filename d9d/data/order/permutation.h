@@ -5,9 +5,9 @@
 //   const Permutation order(dataset.size(), {.seed = 1337, .epoch = 0});
 //   const Sample first = dataset.get(order(0));
 //
-// It is a balanced Feistel network over the smallest 4^k >= size whose round function is Philox4x32-10; results >= size
-// are permuted again until they fall inside ("cycle walking", fewer than four evaluations on average). Source: Black
-// and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.
+// It is a balanced Feistel network with the round function Philox4x32-10. The network permutes 0..4^k-1, for the
+// smallest 4^k >= size; a result >= size is permuted again until it is below size ("cycle walking", fewer than four
+// evaluations on average). Source: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kWords = std::mt19937::state_size;
 
-// The state after array initialisation (init_by_array of the reference program).
+// Returns the state after array initialisation (init_by_array in the authors' program).
 std::array<std::uint32_t, kWords> state_of(std::uint64_t seed) {
   std::vector<std::uint32_t> key{static_cast<std::uint32_t>(seed)};
   if (seed >> 32 != 0) key.push_back(static_cast<std::uint32_t>(seed >> 32));

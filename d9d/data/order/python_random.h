@@ -1,4 +1,5 @@
-// The generator of Python's `random` module, which reproduces orders that the reference implementation drew with it.
+// Generates the same numbers as Python's `random` module, to reproduce orders that the reference implementation draws
+// with that module.
 //
 // Example
 //   PythonRandom random(42);
@@ -21,9 +22,9 @@ class PythonRandom {
  public:
   explicit PythonRandom(std::uint64_t seed);
 
-  // Uniform in [0, 1), with 53 random bits.
+  // Returns a uniform number in [0, 1), with 53 random bits.
   [[nodiscard]] double uniform();
-  // Uniform in 0..bound-1; expects 1 <= bound < 2^32.
+  // Returns a uniform integer in 0..bound-1; expects 1 <= bound < 2^32.
   [[nodiscard]] std::uint64_t below(std::uint64_t bound);
 
   template <class T>

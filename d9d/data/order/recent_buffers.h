@@ -17,8 +17,8 @@ namespace d9d {
 template <class Value>
 class RecentBuffers {
  public:
-  // Returns the cached result of make() for this epoch and buffer, or calls make() now. Threads that ask at the same
-  // time may both call it.
+  // Returns the cached result for this epoch and buffer; if there is none, calls make() and caches its result. Threads
+  // that ask for one buffer at the same time may each call make().
   template <class Make>
   [[nodiscard]] std::shared_ptr<const Value> get(std::int64_t epoch, std::int64_t buffer, const Make& make) {
     if (auto found = find(epoch, buffer)) return found;

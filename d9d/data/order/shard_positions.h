@@ -3,7 +3,7 @@
 //
 // Example
 //   const ShardPositions positions(5, {.num_shards = 4, .shard = 2, .mode = ShardIndexingMode::kChunked});
-//   positions.size();                                             // 1: shards of 2, 2, 1 and 0
+//   positions.size();                                             // 1: the shards have 2, 2, 1 and 0 samples
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct ShardOptions {
   std::int64_t num_shards = 1;
   std::int64_t shard = 0;
   ShardIndexingMode mode = ShardIndexingMode::kSequential;
-  bool is_padded = false;  // pads all shards to ceil(size / num_shards) by repeating the last position
+  bool is_padded = false;  // pads all shards to ceil(size / num_shards) by repeating the dataset's last sample
 };
 
 class ShardPositions {

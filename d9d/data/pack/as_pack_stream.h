@@ -1,4 +1,4 @@
-// Wraps a pack stream that does not derive from PackStream in that base class, which the training loop owns.
+// Wraps a pack stream of any type in a PackStream, the base class through which the training loop owns streams.
 //
 // Example
 //   std::unique_ptr<PackStream<Batch>> stream = as_pack_stream<Batch>(TokenBudgetStream(path));

@@ -77,8 +77,8 @@ class FixedCountMicrobatchPacker final : public PackStream<MicrobatchOf<Loader>>
     if constexpr (Starts<Loader>) loader_.start();
   }
 
-  // Rethrows exceptions of the loader; the position then remains at the end of the last pack. Throws StateError if the
-  // first microbatch of the first pack changes while the others of that pack are read.
+  // If the loader throws, resets it to the end of the last pack and rethrows. Throws StateError if the first microbatch
+  // of the first pack changes while the others of that pack are read.
   [[nodiscard]] std::optional<std::vector<Batch>> next() override {
     std::vector<Batch> pack;
     std::vector<at::Tensor> first;  // copies of the first microbatch of the first pack, taken when it was read

@@ -1,5 +1,5 @@
 // A pack consists of the microbatches of exactly one optimiser step on one rank; the training loop gets packs from a
-// pack stream. This is the only interface at which the position in the data is saved.
+// pack stream. A job saves its position in the data only through this interface.
 //
 // Example: a stream of another library needs no base class, only these four functions.
 //   struct OnePack {
@@ -23,8 +23,8 @@
 namespace d9d {
 
 // A stream whose position can be saved: state() returns the position after the latest result of next(), as a copy that
-// later calls do not change. The call must be cheap. A job saves one state for all ranks, so it must be the same on
-// each rank.
+// later calls do not change. state() must be cheap. A job saves one state for all ranks, so the state must be the same
+// on each rank.
 template <class T>
 concept HasState = requires(const T& source) {
   { source.state() } -> std::same_as<nlohmann::json>;
@@ -36,8 +36,8 @@ concept LoadsState = requires(T& source, const nlohmann::json& state) {
 template <class T>
 concept SavesState = HasState<T> && LoadsState<T>;
 
-// next() returns std::optional<std::vector<Batch>>: the microbatches of one step, with tensors on the host. Their
-// number and shapes may differ between steps; ranks that share a pipeline must get the same.
+// next() returns std::optional<std::vector<Batch>>: the microbatches of one step, with tensors on the host. The number
+// and shapes of microbatches may differ between steps; ranks that share a pipeline must get the same number and shapes.
 template <class Stream, class Batch>
 concept HandsOutPacks = requires(Stream& stream) {
   { stream.next() } -> std::same_as<std::optional<std::vector<Batch>>>;
@@ -71,15 +71,16 @@ class AnyPackStream {
   AnyPackStream& operator=(const AnyPackStream&) = delete;
   virtual ~AnyPackStream();
 
-  // Begins to prefetch, in streams that prefetch; otherwise the first call of next() does so.
+  // Begins to prefetch, if the stream prefetches. Without this call, the first next() begins to.
   virtual void start();
-  // The number of each microbatch of the pack that next() returned last, counted from 0 among the step's microbatches
-  // on all ranks. Random layers use it to distinguish microbatches, so layouts that give a microbatch the same number
-  // draw the same random numbers. Empty: the training loop assigns the numbers i * (data-parallel ranks) + (this rank),
-  // which are distinct within a step, whatever the number of microbatches on each rank.
+  // Returns a number for each microbatch in the pack that next() returned last, counted from 0 among the step's
+  // microbatches on all ranks. Random layers use these numbers to distinguish microbatches, so layouts that give a
+  // microbatch the same number draw the same random numbers. If the result is empty, the training loop gives microbatch
+  // i the number i * (data-parallel ranks) + (this rank). These numbers are distinct within a step, even if ranks have
+  // different numbers of microbatches.
   [[nodiscard]] virtual std::vector<std::int64_t> microbatch_numbers() const;
-  // Whether next() itself logs long waits and names what it waits for. By default (false) the training loop logs them,
-  // without details.
+  // Returns whether next() itself logs long waits and names what it waits for. By default (false) the training loop
+  // logs them, without details.
   [[nodiscard]] virtual bool tells_of_long_waits() const;
   // Describes what the stream reads and how; tree_lines() turns the result into text. By default one line without
   // details.

@@ -5,9 +5,9 @@
 //   while (auto pack = packs.next()) step(*pack);                         // tensors are on the device
 //
 // Copies run on a separate CUDA stream, concurrently with compute; the current stream waits for the copies of its pack.
-// The results are those of the stream itself: state() is its position after the pack that was returned last,
-// independent of the number of packs that were read ahead, and an error of a pack is thrown when that pack would have
-// been returned. A stream whose packs depend on earlier steps needs prefetch_factor = 0.
+// Prefetching does not change the results: state() is the position after the pack that was returned last, whatever was
+// read ahead, and an error in reading a pack is thrown by the next() that would have returned this pack. A stream whose
+// packs depend on earlier steps needs prefetch_factor = 0.
 #pragma once
 
 #include <chrono>
@@ -39,8 +39,8 @@ struct PrefetchOptions {
 };
 
 namespace detail {
-// Replaces the tensor, if it is defined, by a copy on the device, even if it is on that device already: a task may
-// write to it. The host does not wait for pinned memory.
+// Replaces the tensor, if it is defined, by a copy on the device, even if the tensor is on that device already, because
+// a task may write to the copy. The host does not wait for copies from pinned memory.
 void copy_to(c10::Device device, at::Tensor& tensor);
 void warn_left_behind(const PrefetchOptions& options);
 void warn_long_wait(const PrefetchOptions& options, double seconds);
@@ -88,7 +88,8 @@ class PrefetchedPacks final : public PackStream<Batch> {
     return std::move(fetched.pack);
   }
 
-  // The number of microbatches of the pack that next() returns next; nullopt if it is not read yet or if there is none.
+  // Returns the number of microbatches in the pack that the following next() will return; nullopt if that pack is not
+  // read yet or if the data has ended.
   [[nodiscard]] std::optional<std::size_t> num_next() const {
     std::optional<std::size_t> size;
     if (!workers_) return size;

@@ -34,7 +34,7 @@ class ConcatenatedTokens {
  private:
   std::shared_ptr<const TokenDocuments> documents_;
   std::optional<std::int64_t> separator_;
-  std::vector<std::int64_t> marks_;  // first token of every kDocumentsPerMark-th document
+  std::vector<std::int64_t> marks_;  // index of the first token of every kDocumentsPerMark-th document
   std::int64_t size_ = 0;
 };
 

@@ -27,8 +27,8 @@ class Dataset {
   // Expects 0 <= index < size(). Called concurrently from several threads; equal indices must give equal samples.
   [[nodiscard]] virtual Sample get(std::int64_t index) const = 0;
 
-  // The sample at `index` in pass `epoch` >= 0 over the dataset. It does not depend on the epoch, except for views that
-  // rearrange the samples in each epoch.
+  // Returns the sample at `index` in pass `epoch` >= 0 over the dataset. By default the epoch has no effect; datasets
+  // that rearrange their samples in each epoch override this function.
   [[nodiscard]] virtual Sample get_in_epoch(std::int64_t index, std::int64_t /*epoch*/) const { return get(index); }
 
   // Describes the dataset for the log; by default its number of samples.
@@ -45,7 +45,7 @@ template <class AnyDataset>
   }
 }
 
-// The description of a dataset: describe() if it has one, else its number of samples.
+// Returns the description of a dataset: by describe() if the dataset has it, else its number of samples.
 template <class AnyDataset>
 [[nodiscard]] DataDescription describe_dataset(const AnyDataset& dataset) {
   if constexpr (Describes<AnyDataset>) {

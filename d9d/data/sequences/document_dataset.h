@@ -1,4 +1,4 @@
-// Each sample is one document, so sequences have different lengths.
+// A dataset in which each sample is one document, or a part of a long one, so sequences have different lengths.
 //
 // Example
 //   const auto dataset = std::make_shared<DocumentDataset>(FilteredDocuments(source, {.max_positions = 2048}));

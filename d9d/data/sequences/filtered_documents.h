@@ -6,8 +6,8 @@
 //   const TokenSample sample = documents.sample(17);                      // at most 2048 positions
 //   log.info("skipped ", documents.counts().too_short);
 //
-// A document of n tokens has n - 1 positions: all tokens but the last are inputs, all but the first labels. Labels
-// outside of the document's targets() are kIgnoreIndex.
+// A document of n tokens has n - 1 positions: all tokens but the last are inputs, all but the first labels. Labels that
+// are not among the document's targets() are kIgnoreIndex.
 #pragma once
 
 #include <memory>
@@ -47,8 +47,8 @@ class FilteredDocuments {
     std::int64_t without_targets = 0;  // items in which nothing is predicted, such as a prompt whose answer is cut off
   };
 
-  // Reads the length of each document once. Throws ConfigError unless max_positions >= 1, and IoError that names a
-  // document that is too long under kRefuse. The result may have no items.
+  // Reads the length of each document once. Throws ConfigError unless max_positions >= 1, and, under
+  // LongDocuments::kRefuse, IoError that names the first document that is too long. The result may have no items.
   FilteredDocuments(std::shared_ptr<const TokenDocuments> documents, DocumentRules rules);
 
   [[nodiscard]] std::int64_t size() const { return size_; }
@@ -67,7 +67,7 @@ class FilteredDocuments {
  private:
   struct Item {
     std::int64_t document;
-    std::int64_t start;  // its first token in the document
+    std::int64_t start;  // index of the item's first token in the document
   };
   [[nodiscard]] Item item_at(std::int64_t item) const;
   void add_items_of(std::int64_t document);
@@ -77,7 +77,7 @@ class FilteredDocuments {
   bool has_targets_;
   Counts counts_;
   std::int64_t size_ = 0;
-  std::vector<Item> items_;  // empty as long as item i is document i from its start on
+  std::vector<Item> items_;  // empty if each item i begins at the start of document i
 };
 
 }  // namespace d9d

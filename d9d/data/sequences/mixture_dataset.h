@@ -38,8 +38,8 @@ class MixtureDataset final : public Dataset<Sample> {
     }
   }
 
-  // The number of samples before the first source would begin again. An epoch has that size and continues where the one
-  // before it ended.
+  // The number of samples until one of the sources would begin its second epoch. An epoch of the mixture has this size
+  // and continues where the previous epoch ended.
   [[nodiscard]] std::int64_t size() const override { return size_; }
   [[nodiscard]] Sample get(std::int64_t index) const override { return get_in_epoch(index, 0); }
   [[nodiscard]] Sample get_in_epoch(std::int64_t index, std::int64_t epoch) const override {

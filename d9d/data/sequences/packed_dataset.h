@@ -3,7 +3,7 @@
 //
 // Example
 //   PackedDataset packed(FilteredDocuments(source, {.max_positions = 2048}), {.buffer_size = 1024, .seed = 1337});
-//   const TokenSample sample = packed.get(0);             // 2048 positions; sample.packed_lengths are its documents'
+//   const TokenSample sample = packed.get(0);             // 2048 positions; sample.packed_lengths: of each document
 //
 // Labels do not cross the ends of documents, and positions start from 0 in each.
 #pragma once
@@ -27,11 +27,11 @@ class PackedDataset final : public Dataset<TokenSample> {
 
   [[nodiscard]] std::int64_t size() const override { return order_.size(); }
   [[nodiscard]] TokenSample get(std::int64_t index) const override { return get_in_epoch(index, 0); }
-  // A sequence of max_positions of the documents. Positions after the last document are padding: input 0, label
-  // kIgnoreIndex, position 0.
+  // Returns a sequence of DocumentRules::max_positions positions. Positions after the last document are padding: input
+  // 0, label kIgnoreIndex, position 0.
   [[nodiscard]] TokenSample get_in_epoch(std::int64_t index, std::int64_t epoch) const override;
   [[nodiscard]] DataDescription describe() const override;
-  // The number of positions of a sample without padding.
+  // Returns the number of positions of a sample that are not padding.
   [[nodiscard]] std::int64_t num_positions(std::int64_t index, std::int64_t epoch) const;
 
  private:

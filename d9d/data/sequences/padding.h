@@ -29,8 +29,8 @@ struct PadOptions {
 enum class TokenPooling { kFirst, kLast, kAll };
 
 // Marks the tokens that represent a sequence. `mask` is [B, T] with 1 at tokens and 0 at padding, which may be on
-// either side. kFirst, kLast: returns [B, T] int64 with a single 1 in each row, at its first or last token; in a row
-// without tokens it is at the first or last column. kAll: returns `mask` itself, with its dtype.
+// either side. kFirst, kLast: returns [B, T] int64 with a single 1 in each row, at its first or last token, or at the
+// first or last column if the row has no tokens. kAll: returns `mask` itself, with its dtype.
 [[nodiscard]] at::Tensor token_pooling_mask_from_attention_mask(const at::Tensor& mask, TokenPooling pooling);
 
 }  // namespace d9d

@@ -2,10 +2,10 @@
 // need it: GlobalBatchSampler divides each global batch.
 //
 // Example
-//   auto shard = shard_dataset_data_parallel(dataset, context);     // this rank's, as long as the others'
+//   auto shard = shard_dataset_data_parallel(dataset, context);     // this rank's shard; all have one length
 //
 //   base index of i      sequential: i * num_shards + shard       chunked: ceil(size / num_shards) * shard + i
-//                        (of a shard that is padded to the length of the others, past the end: the last sample)
+//                        (in a padded shard, an index past the end of the dataset becomes its last index)
 //
 // In both modes the samples of a step depend on the number of shards, so a job that resumes with another number reads
 // other samples. With `chunked`, the ranks of a step read samples that are far apart in the dataset.
@@ -26,7 +26,7 @@ class ShardedDataset final : public Dataset<decltype(std::declval<const Base&>()
  public:
   using Sample = decltype(std::declval<const Base&>().get(0));
 
-  // Throws ConfigError unless 0 <= shard < num_shards.
+  // Throws the ConfigError of ShardPositions.
   ShardedDataset(std::shared_ptr<const Base> base, ShardOptions options)
       : base_(std::move(base)), positions_(base_->size(), options) {}
 
@@ -48,7 +48,8 @@ class ShardedDataset final : public Dataset<decltype(std::declval<const Base&>()
   ShardPositions positions_;
 };
 
-// The shard of this rank among the data-parallel ranks. Ranks that differ in other coordinates get equal shards.
+// Returns the shard of this rank among the data-parallel ranks. Ranks that differ in other coordinates get equal
+// shards.
 template <class Base>
 [[nodiscard]] std::shared_ptr<ShardedDataset<Base>> shard_dataset_data_parallel(
     std::shared_ptr<const Base> base, const DistContext& context,

@@ -2,8 +2,8 @@
 //
 // Example
 //   struct Picture {
-//     at::Tensor pixels;  // [3, H, W]; of a batch [B, 3, H, W]
-//     at::Tensor label;   // [] int64; of a batch [B]
+//     at::Tensor pixels;  // [3, H, W]; in a batch [B, 3, H, W]
+//     at::Tensor label;   // [] int64; in a batch [B]
 //     static constexpr auto fields() { return record<Picture>(field("pixels", &Picture::pixels), ...); }
 //   };
 //   auto stream = make_pack_stream<Picture>(context, pictures, stack_samples<Picture>, config, {.seed = 1337});
@@ -27,7 +27,8 @@ struct IsCarried {
   using Of = std::bool_constant<!TreeOf<T, at::Tensor>>;
 };
 
-// Stacks the tensors of all samples for each leaf; samples[b][i] is the path and the tensor of leaf i of sample b.
+// Returns, for each leaf, the stacked tensors of all samples; samples[b][i] is the path and the tensor of leaf i of
+// sample b.
 [[nodiscard]] std::vector<at::Tensor> stack_leaves(
     const std::vector<std::vector<std::pair<std::string, at::Tensor>>>& samples);
 

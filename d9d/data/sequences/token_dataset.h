@@ -5,8 +5,9 @@
 //   const TokenSample sample = dataset->get(17);                         // tokens 17*1024 .. 18*1024 of the corpus
 //
 // Sample i reads tokens [i*S, i*S + S]: S inputs and, shifted by one, S labels. Adjacent samples share one token, so
-// that every token except the first of the corpus is predicted once. Tokens at the end that do not fill a sequence are
-// dropped. A sequence may begin within a document and contain several documents, which attend to each other.
+// that every token in them, except the first of the corpus, is predicted once. Tokens at the end of the corpus that do
+// not fill a sequence are dropped. A sequence may begin within a document and contain several documents, which attend
+// to each other.
 #pragma once
 
 #include <memory>
@@ -26,7 +27,7 @@ class TokenDataset final : public Dataset<TokenSample> {
   TokenDataset(ConcatenatedTokens tokens, std::int64_t sequence_length);
 
   [[nodiscard]] std::int64_t size() const override { return (tokens_.size() - 1) / sequence_length_; }
-  // Sequences of S = sequence_length. Throws IoError if the documents have an id outside the vocabulary.
+  // Returns a sequence of S = sequence_length positions. Throws IoError if one of its ids is outside the vocabulary.
   [[nodiscard]] TokenSample get(std::int64_t index) const override;
   [[nodiscard]] DataDescription describe() const override;
 
@@ -35,14 +36,15 @@ class TokenDataset final : public Dataset<TokenSample> {
   std::int64_t sequence_length_;
 };
 
-// Text files with their bytes as tokens 0..255. Each file is a document; files are in path order, with a token 0
-// between them.
+// text_dataset() makes a dataset of text files, whose bytes are tokens 0..255. Each file is a document; files are in
+// path order, with a token 0 between them.
 inline constexpr std::int64_t kByteVocabularySize = 256;
 inline constexpr std::int64_t kDocumentSeparator = 0;
 [[nodiscard]] std::unique_ptr<TokenDataset> text_dataset(const std::vector<std::string>& patterns,
                                                          std::int64_t sequence_length);
 
-// Files of token ids in the given `format`, in path order. Document separators, if any, are part of the files.
+// Makes a dataset of files of token ids in the given `format`, in path order. Document separators, if any, are part of
+// the files.
 [[nodiscard]] std::unique_ptr<TokenDataset> token_file_dataset(const std::vector<std::string>& patterns,
                                                                TokenFormat format, std::int64_t sequence_length);
 

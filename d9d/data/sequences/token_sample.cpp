@@ -17,7 +17,7 @@ std::vector<at::Tensor> column(std::span<const TokenSample> samples, at::Tensor 
   return tensors;
 }
 
-// The number of positions of each sequence that are data and not padding; empty if every sequence has `length` of them.
+// Returns, for each sequence, the number of positions that are data and not padding; empty if it is `length` for all.
 std::vector<std::int64_t> lengths_of(std::span<const TokenSample> samples, std::int64_t length) {
   std::vector<std::int64_t> lengths;
   for (const TokenSample& sample : samples) lengths.push_back(sample.input_ids.size(0) - sample.num_padding);
@@ -25,7 +25,8 @@ std::vector<std::int64_t> lengths_of(std::span<const TokenSample> samples, std::
   return has_padding ? lengths : std::vector<std::int64_t>();
 }
 
-// Stacks sequences, padded to the longest, rounded up to a multiple of `multiple` positions and to at least `multiple`.
+// Stacks sequences and pads them to the length of the longest, rounded up to a multiple of `multiple`, but at least to
+// `multiple`.
 TokenBatch stack(std::span<const TokenSample> samples, std::int64_t multiple) {
   std::vector<at::Tensor> ids = column(samples, &TokenSample::input_ids);
   std::vector<at::Tensor> labels = column(samples, &TokenSample::labels);

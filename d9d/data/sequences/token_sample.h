@@ -52,16 +52,17 @@ struct TokenBatch {
   }
 };
 
-// Turns all positions of a sample into padding without labels. Loaders call it for a sample that a rank reads only to
-// have as many microbatches as the other ranks; such a sample changes neither the loss nor a metric.
+// Turns all positions of a sample into padding without labels. Loaders call this function for a sample that a rank
+// reads only to have as many samples or microbatches as the other ranks; such a sample changes neither the loss nor a
+// metric.
 void make_padding(TokenSample& sample);
 
 // Makes a sample for next-token prediction: inputs are all tokens except the last, labels all except the first. Both
 // are views of `tokens` ([n + 1] int64, n >= 1).
 [[nodiscard]] TokenSample next_token_sample(const at::Tensor& tokens);
 
-// Stacks sequences of one length; a batch of packed sequences gets their boundaries. Throws ConfigError if there is no
-// sample, if lengths differ, or if only some are packed.
+// Stacks sequences of equal length; if they are packed, the batch gets their document boundaries (TokenBatch::packed).
+// Throws ConfigError if there is no sample, if lengths differ, or if only some are packed.
 [[nodiscard]] TokenBatch collate_fixed(std::span<const TokenSample> samples);
 
 // Stacks sequences of any lengths, padded on the right to the longest (at least one position) with input 0, label
@@ -72,9 +73,9 @@ void make_padding(TokenSample& sample);
 // sequence.
 [[nodiscard]] TokenBatch collate_padded_to_multiple(std::span<const TokenSample> samples, std::int64_t multiple);
 
-// Selects the positions that are data among positions [first, first + count) of each sequence of the batch. Returns
-// their flat indices in a [B, count] tensor, ascending: [n] int64 on `device`. nullopt: all are data. Does not
-// synchronise with the device.
+// Returns which of the positions [first, first + count) of each sequence are data and not padding: their flat indices
+// in a [B, count] tensor, ascending, as [n] int64 on `device`. nullopt: all are data. Does not synchronise with the
+// device.
 [[nodiscard]] std::optional<at::Tensor> real_positions(const TokenBatch& batch, std::int64_t first, std::int64_t count,
                                                        at::Device device);
 

@@ -12,7 +12,7 @@
 namespace d9d {
 
 struct DocumentsIdentity {
-  std::string tokens = {};  // hash of tokens and targets (token files: of sampled blocks); empty: unknown
+  std::string tokens = {};  // hash of tokens and targets (for token files: of sampled blocks); empty: unknown
   TokenizerIdentity tokenizer = {};
 };
 
@@ -21,10 +21,10 @@ struct DocumentsIdentity {
 // The inverse of to_json(). Throws nlohmann::json::exception.
 [[nodiscard]] DocumentsIdentity documents_identity(const nlohmann::json& json);
 
-// Describes the difference between the data of a saved run and that of this run (`own`), both lists of to_json() by
-// source: ", got other documents in source 1". Empty if they are equal or one of them is unknown (null). Equal tokens
-// of tokenizers with equal vocabularies are the same data, even if the tokenizers differ otherwise. Throws
-// nlohmann::json::exception.
+// Returns a text that says how the data of this run (`own`) differs from that of a saved run, such as ", got other
+// documents in source 1". Both are lists with the to_json() of each source. Empty if they are equal or one of them is
+// unknown (null). Equal tokens of tokenizers with equal vocabularies are the same data, even if the tokenizers differ
+// otherwise. Throws nlohmann::json::exception.
 [[nodiscard]] std::string difference_of_data(const nlohmann::json& saved, const nlohmann::json& own);
 // The remedy for different data, for the end of an error message.
 inline constexpr std::string_view kOtherDataRemedy =

@@ -46,7 +46,7 @@ std::string escaped(const std::string& pattern) {
   return text;
 }
 
-// The remedy for a pattern that matches no file.
+// Returns the remedy for a pattern that matches no file.
 std::string remedy_of(const std::string& pattern) {
   std::error_code error;
   if (std::filesystem::is_directory(pattern, error)) return "It is a folder: name the files in it, such as '*.jsonl'.";

@@ -10,10 +10,11 @@
 
 namespace d9d {
 
-// The regular files that match any of the patterns (`*`, `?`, `[a-z]`, as glob(3)), as absolute paths in alphabetical
-// order; links are not resolved in them. A pattern, or its leading folders, that exists literally is taken literally,
-// even if it has pattern characters. Each file occurs once, under its first name, even if two patterns or a link lead
-// to it. Throws ConfigError that names a pattern without a match, and IoError for a Git LFS pointer.
+// Returns the regular files that match any of the patterns (`*`, `?`, `[a-z]`, as glob(3)), as absolute paths in
+// alphabetical order, in which links are not resolved. If a path exists whose name is the whole pattern, or the pattern
+// up to a slash, the pattern characters in that name are taken literally. Each file occurs once, under its first name,
+// even if two patterns or a link lead to it. Throws ConfigError that names a pattern without a match, and IoError for a
+// Git LFS pointer.
 [[nodiscard]] std::vector<std::filesystem::path> match_files(const std::vector<std::string>& patterns);
 
 // Throws IoError if one of the files is only a Git LFS pointer.

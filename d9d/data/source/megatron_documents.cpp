@@ -77,7 +77,7 @@ void MegatronDocuments::read_header() {
   dtype_ = *dtype;
   const auto num_sequences = load<std::uint64_t>(bytes.data() + 18);
   const auto num_bounds = load<std::uint64_t>(bytes.data() + 26);
-  const std::uint64_t most = bytes.size();  // bounds the counts of a complete file, so that sums do not overflow
+  const std::uint64_t most = bytes.size();  // limits the counts, so that the sum below cannot overflow
   const std::uint64_t expected = kHeaderBytes + std::min(num_sequences, most) * 12 + std::min(num_bounds, most) * 8;
   D9D_CHECK(num_sequences > most || expected + num_sequences != bytes.size() || num_sequences == 0, IoError,
             "[data::MegatronDocuments] expected an index of text, got '", index_path_.string(),

@@ -24,10 +24,10 @@ namespace d9d {
 
 class MegatronDocuments final : public TokenDocuments {
  public:
-  // `prefix`: both paths without their extensions; either path is accepted too. Files are memory-mapped, and the index
-  // is read once. Throws IoError that names the file and the problem: it is not such an index, it has another version,
-  // floating-point values or multimodal data; it is shorter or longer than its counts say; or a document or sequence
-  // lies outside the .bin.
+  // `prefix`: the path of both files without the extension; the path of either file is accepted too. Files are
+  // memory-mapped, and the index is read once. Throws IoError that names the file and the problem: it is not such an
+  // index, it has another version, floating-point values or multimodal data; it is shorter or longer than its counts
+  // say; or a document or sequence lies outside the .bin.
   MegatronDocuments(const std::filesystem::path& prefix, std::int64_t vocabulary_size);
 
   [[nodiscard]] std::int64_t size() const override { return num_documents_; }

@@ -36,7 +36,7 @@ std::optional<Part> part_of(const std::string& name) {
 
 using Group = decltype(Part::group);
 
-// The numbers of the files that a folder has of each numbered set.
+// Returns, by numbered set, the numbers of the files that are in the folder.
 std::map<Group, std::set<std::int64_t>> parts_in(const fs::path& folder) {
   std::map<Group, std::set<std::int64_t>> numbers;
   std::error_code error;
@@ -93,7 +93,7 @@ std::vector<fs::path> without_empty(std::vector<fs::path> files, const Logger& l
 }
 
 void warn_of_missing_parts(const std::vector<fs::path>& files, const Logger& log) {
-  // The numbered sets of each folder: a file of the set, and the number of files that it should have.
+  // By folder and numbered set: a file of the set, and the number of files that the set should have.
   std::map<fs::path, std::map<Group, std::pair<fs::path, std::int64_t>>> folders;
   for (const fs::path& file : files) {
     const auto part = part_of(file.filename().string());

@@ -3,7 +3,7 @@
 //
 // Example
 //   const auto files = source_files({"corpus/*.jsonl", "corpus/a.jsonl"}, log);        // a.jsonl once
-//   const auto prefixes = megatron_prefixes({"c4_text_document"}, log);                // as --data-path takes them
+//   const auto prefixes = megatron_prefixes({"c4_text_document"}, log);                // as in Megatron's --data-path
 #pragma once
 
 #include <filesystem>
@@ -14,7 +14,8 @@
 
 namespace d9d {
 
-// Calls match_files(), warns of files that two patterns name, and calls warn_of_missing_parts().
+// Returns the files that match_files() finds. Warns of files that two patterns name, and of missing parts
+// (warn_of_missing_parts).
 [[nodiscard]] std::vector<std::filesystem::path> source_files(const std::vector<std::string>& patterns,
                                                               const Logger& log);
 
@@ -22,8 +23,8 @@ namespace d9d {
 [[nodiscard]] std::vector<std::filesystem::path> without_empty(std::vector<std::filesystem::path> files,
                                                                const Logger& log);
 
-// Warns if a file's name says that it is one of several ("train-00000-of-00003.parquet") and another of these is not in
-// its folder. Files that are in the folder but not in `files` do not count as missing.
+// Warns if a file's name says that it is one of several ("train-00000-of-00003.parquet") and the folder of the file
+// lacks another one of them. Files that are in the folder but not in `files` do not count as missing.
 void warn_of_missing_parts(const std::vector<std::filesystem::path>& files, const Logger& log);
 
 // Returns the paths of Megatron-LM's datasets without the extensions .idx and .bin, each once. A pattern may end in

@@ -23,21 +23,23 @@ namespace d9d {
 struct TokenFormat {
   TokenDtype dtype = TokenDtype::kUint16;
   std::int64_t vocabulary_size = 0;  // ids are 0..vocabulary_size-1
-  // The token that ends each document and belongs to it. The constructor reads all files once to find it. Unset: each
-  // file is one document.
+  // The token that ends each document and belongs to it. If set, the constructor reads all files once to find where
+  // documents end. Unset: each file is one document.
   std::optional<std::int64_t> end_of_document = {};
   TokenizerIdentity tokenizer = {};  // of the tokenizer that wrote the ids, if it is known
 };
 
 class TokenCorpus final : public TokenDocuments {
  public:
-  // Throws IoError that names the file if it is empty, ends within a token, has another format or ids of twice as many
-  // bytes. Throws ConfigError if there is no file, or unless 0 <= end_of_document < vocabulary_size.
+  // Throws IoError that names the file if a file is empty, ends within a token, has another format, or looks like ids
+  // with twice as many bytes as the dtype. Throws ConfigError if there is no file, or unless 0 <= end_of_document <
+  // vocabulary_size.
   TokenCorpus(const std::vector<std::filesystem::path>& files, TokenFormat format);
 
   [[nodiscard]] std::int64_t size() const override { return std::ssize(starts_) - 1; }
   [[nodiscard]] std::int64_t length(std::int64_t document) const override;
-  // Throws IoError for an id outside the vocabulary; it names file, position in the file, id and vocabulary size.
+  // Throws IoError for an id outside the vocabulary; the error names file, position in the file, id and vocabulary
+  // size.
   void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const override;
   [[nodiscard]] std::string place(std::int64_t document) const override;
   [[nodiscard]] std::string name() const override;
@@ -57,7 +59,7 @@ class TokenCorpus final : public TokenDocuments {
 
   TokenFormat format_;
   std::vector<File> files_;
-  std::vector<std::int64_t> starts_;  // first token of each document, counted over all files; then the number of tokens
+  std::vector<std::int64_t> starts_;  // index of each document's first token over all files; then the number of tokens
 };
 
 }  // namespace d9d

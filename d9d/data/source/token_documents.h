@@ -38,13 +38,13 @@ class TokenDocuments {
   // length(document). Throws IoError that names file and position if an id is outside the vocabulary.
   virtual void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const = 0;
 
-  // The tokens that a model learns to predict, as ascending ranges; the other tokens (a prompt, a question) are only
-  // inputs. By default all tokens are targets.
+  // Returns the tokens that a model learns to predict, as ascending ranges; the other tokens (a prompt, a question) are
+  // only inputs. By default all tokens are targets.
   [[nodiscard]] virtual std::vector<TokenRange> targets(std::int64_t document) const {
     return {{.begin = 0, .end = length(document)}};
   }
 
-  // Whether some document has tokens that are not targets().
+  // Returns whether documents may have tokens that are not targets().
   [[nodiscard]] virtual bool has_targets() const { return false; }
 
   // For messages: place() names one document, and name() the source of all ("'a.bin' and 3 more files").
@@ -81,7 +81,7 @@ class JoinedDocuments final : public TokenDocuments {
   [[nodiscard]] Found find(std::int64_t document) const;
 
   std::vector<std::shared_ptr<const TokenDocuments>> sources_;
-  std::vector<std::int64_t> ends_;  // by source: the number of documents up to and including it
+  std::vector<std::int64_t> ends_;  // by source: the number of documents in it and the sources before it
 };
 
 }  // namespace d9d

@@ -15,7 +15,7 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 
 constexpr std::size_t kBlock = 32;  // tokens; -O2 vectorises only loops of a known length
 
-// Calls visit(Stored{}) with the integer that `dtype` names.
+// Returns visit(Stored{}), where Stored is the C++ type of `dtype`.
 template <class Visit>
 auto with_stored(TokenDtype dtype, Visit visit) {
   switch (dtype) {

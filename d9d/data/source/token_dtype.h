@@ -32,7 +32,7 @@ constexpr auto enum_names(TokenDtype) {
 // Fills `tokens` from `source`, which holds at least tokens.size() tokens and need not be aligned.
 void read_tokens(const std::byte* source, TokenDtype dtype, std::span<std::int64_t> tokens);
 
-// The index of the first token that is not in 0..vocabulary_size-1; nullopt if there is none.
+// Returns the index of the first token that is not in 0..vocabulary_size-1; nullopt if there is none.
 [[nodiscard]] std::optional<std::int64_t> first_outside(std::span<const std::int64_t> tokens,
                                                         std::int64_t vocabulary_size);
 

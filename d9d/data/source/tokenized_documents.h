@@ -4,11 +4,11 @@
 //   const TokenizedDocuments documents("cache/1f0c...", /*vocabulary_size=*/151936);
 //
 //   tokens.bin      ids, uint16 or uint32, one document after the other
-//   offsets.bin     int64: the first token of each document; then the number of tokens
-//   parts.bin       int64: how many documents the rows have up to the end of each of their parts (TextRows)
-//   targets.bin     int32: begin and end of each range of tokens that a model learns to predict, from the document's
-//                   first token on; absent where these are all tokens
-//   target_offsets.bin   int64: the first range of each document; then the number of ranges
+//   offsets.bin     int64: the index of the first token of each document; then the number of tokens
+//   parts.bin       int64: for each part of the rows (TextRows), the number of documents up to its end
+//   targets.bin     int32: begin and end of each range of tokens that a model learns to predict, counted from the
+//                   document's first token; absent if all tokens are targets
+//   target_offsets.bin   int64: the index of the first range of each document; then the number of ranges
 //   manifest.json   {"format": 4, "dtype": "uint16", "num_parts": ..., "num_documents": ..., "num_tokens": ...,
 //                    "num_targets": ..., "num_skipped": ..., "first_skipped": "line 3 of 'a.jsonl': ...",
 //                    "identity": {"tokens": ..., "tokenizer": ..., "vocabulary": ...}}; written last
@@ -31,14 +31,14 @@ namespace d9d {
 // Names the rows from which the documents were made, for messages.
 struct TokenizedOrigin {
   std::string name = {};  // TextRows::name()
-  // Names the row of document `index` of part `part`.
+  // Returns a name for the row that became document `index` of part `part`.
   std::function<std::string(std::int64_t part, std::int64_t index)> place_of_row = {};
 };
 
 class TokenizedDocuments final : public TokenDocuments {
  public:
   // Throws IoError that names the file and the remedy if the folder has no manifest of this format, or if the size of a
-  // file differs from the manifest. Without `origin`, place() returns the number of the document in the folder.
+  // file differs from the manifest. Without `origin`, place() names the folder and the number of the document.
   TokenizedDocuments(const std::filesystem::path& folder, std::int64_t vocabulary_size, TokenizedOrigin origin = {});
 
   [[nodiscard]] std::int64_t size() const override { return manifest_.num_documents; }

@@ -32,7 +32,7 @@ inline constexpr std::string_view kTargetsFile = "targets.bin";
 inline constexpr std::string_view kTargetOffsetsFile = "target_offsets.bin";
 inline constexpr std::string_view kManifestFile = "manifest.json";
 
-// The text of manifest.json. `made_from` describes the input for readers of the file; programs ignore it.
+// Returns the text of manifest.json. `made_from` describes the input for people who open the file; programs ignore it.
 [[nodiscard]] std::string manifest_text(const TokenizedManifest& manifest, std::string_view made_from);
 // Reads the manifest of a folder. Throws IoError that names the file if it is not a manifest of this format.
 [[nodiscard]] TokenizedManifest read_tokenized_manifest(const std::filesystem::path& folder);

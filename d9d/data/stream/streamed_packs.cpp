@@ -25,8 +25,8 @@ nlohmann::json order_of(const TextRows& rows, const TextEncoder& encoder, const 
           {"shuffle_seed", part.shuffle ? nlohmann::json(part.seed) : nlohmann::json(nullptr)}};
 }
 
-// A run under the rule "refuse" met no bad row or long document up to the saved position, so its samples up to there
-// are the same under any other rule.
+// Returns the saved order with this run's rules in place of those that were "refuse". A run under the rule "refuse" met
+// no bad row or long document up to the saved position, so its samples up to there are the same under any other rule.
 nlohmann::json with_rules_of(nlohmann::json saved, const nlohmann::json& order) {
   for (const char* rule : {"bad_rows", "long_documents"}) {
     if (saved.at(rule) == "refuse") saved[rule] = order.at(rule);
@@ -34,8 +34,8 @@ nlohmann::json with_rules_of(nlohmann::json saved, const nlohmann::json& order) 
   return saved;
 }
 
-// Removes the identity of the data from a saved order: "data", or in earlier versions "rows", the names and times of
-// files.
+// Removes the identity of the data from a saved order: the key "data", or in earlier versions "rows", which has the
+// names and times of files.
 nlohmann::json without_data(nlohmann::json order) {
   for (const char* key : {"data", "rows"}) order.erase(key);
   return order;
@@ -94,8 +94,8 @@ void StreamedPacks::start() {
                                                                    .patience = kLongestWait});  // threads use `this`
 }
 
-// Moves the position on until there is a sequence at it, skipping the ends of parts, and loads the part of that
-// sequence. Returns false at the end of the data.
+// Moves `position` past parts that have no further sequence, and loads the part at which it arrives. Returns false at
+// the end of the data.
 bool StreamedPacks::move_to_sequence(Position& position) {
   std::int64_t num_empty = 0;
   while (true) {

@@ -7,10 +7,11 @@
 //   while (auto pack = stream.next()) step(*pack);
 //
 // The parts of the source are read in an order that depends on (seed, epoch). The documents of a part are packed into
-// sequences and shuffled by (seed, epoch, part). A step takes global_batch_size sequences, and repeats this until they
-// have tokens_per_step positions together; its number of microbatches varies and is the same on all ranks. The contents
-// of a step depend neither on the number of ranks nor on the number of workers. Every rank tokenises all rows: for data
-// that is read more than once, or by many ranks, tokenise it into the cache instead (view "packed").
+// sequences and shuffled by (seed, epoch, part). A step takes global_batch_size sequences, and as many again until all
+// of them together have at least tokens_per_step positions. So the number of microbatches varies between steps, but is
+// the same on all ranks. The contents of a step depend neither on the number of ranks nor on the number of workers.
+// Every rank tokenises all rows: for data that is read more than once, or by many ranks, tokenise it into the cache
+// instead (view "packed").
 #pragma once
 
 #include <cstdint>
@@ -56,9 +57,10 @@ class StreamedPacks final : public PackStream<TokenBatch> {
   [[nodiscard]] DataDescription describe() const override;
   [[nodiscard]] std::optional<std::int64_t> total_steps() const override { return std::nullopt; }
   // state() returns the part, and the sequence in it, at which the next step begins. load_state() throws StateError if
-  // the rows, the tokenizer or their order differ from those of the saved run; copies of the files do not differ. It
-  // warns if the state was saved by an earlier version, whose rows it cannot compare. Ranks, workers and batch sizes
-  // may change. If the saved rule for bad rows or long documents was "refuse", that rule may change too.
+  // the rows, the tokenizer or the order of the rows differ from those of the saved run; copies of the same files count
+  // as equal. If an earlier version saved the state, load_state() cannot compare the rows, and warns. Ranks, workers
+  // and batch sizes may change. If the saved rule for bad rows or long documents was "refuse", that rule may change
+  // too.
   [[nodiscard]] nlohmann::json state() const override;
   void load_state(const nlohmann::json& state) override;
 

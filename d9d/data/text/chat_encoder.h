@@ -26,10 +26,10 @@ class ChatEncoder final : public TokenizerEncoder {
   ChatEncoder(const std::filesystem::path& tokenizer, ChatFamily family);
 
   // Expects one column. Reports as problems text that is not JSON, messages that read_chat_messages() rejects, and a
-  // conversation in which the assistant says nothing. `end` is not a target.
+  // conversation in which the assistant says nothing. The token `end` is not a target.
   [[nodiscard]] EncodedRow encode_row(std::span<const std::string_view> columns,
                                       std::optional<std::int64_t> end) const override;
-  // Names the keys of messages that the template does not read.
+  // Returns a line that names the message keys that the template does not read; empty if there are none.
   [[nodiscard]] std::string remark() const override;
   [[nodiscard]] std::string fingerprint() const override;
 

@@ -26,12 +26,12 @@ class ColumnFile {
   ColumnFile& operator=(const ColumnFile&) = delete;
   virtual ~ColumnFile() = default;
 
-  // The problem of the whole file: it is damaged, or it has rows but lacks a requested column of the requested content.
-  // The file then has no parts. Empty: no problem.
+  // Returns the problem of the whole file: it is damaged, or it has rows but lacks a requested column of the requested
+  // content. The parts of such a file must not be read. Empty: no problem.
   [[nodiscard]] virtual const std::string& problem() const = 0;
   [[nodiscard]] virtual std::int64_t num_parts() const = 0;
-  // Calls each(row) with rows counted from the start of the file. Reads only the requested columns; of Parquet about a
-  // thousand rows at a time.
+  // Calls each(row) for the rows of a part; their numbers count from the start of the file. Reads only the requested
+  // columns, and Parquet files about a thousand rows at a time.
   virtual void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const = 0;
 };
 

@@ -8,7 +8,7 @@ namespace d9d {
 
 namespace {
 
-// Throws the error for a file that is damaged or, as its first bytes may show, has another format.
+// Throws IoError for a file with a problem. If its first bytes show that it has another format, the error says which.
 void refuse_file(const std::filesystem::path& path, ColumnFormat format, const std::string& problem) {
   const std::string begin = first_bytes(path);
   const bool is_own = begin.starts_with(format == ColumnFormat::kParquet ? "PAR1" : "ARROW1");

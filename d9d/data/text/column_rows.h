@@ -18,7 +18,8 @@ namespace d9d {
 class ColumnRows final : public TextRows {
  public:
   // Opens all files. Throws ConfigError if Arrow C++ is not available, and IoError for a file that is damaged, has
-  // another format, or lacks a column of text (with ColumnContent::kJson: of a type that converts to JSON).
+  // another format, or lacks a requested column with strings (with ColumnContent::kJson: with values that can be
+  // converted to JSON).
   ColumnRows(const std::vector<std::filesystem::path>& files, ColumnFormat format, std::vector<std::string> columns,
              ColumnContent content = ColumnContent::kText);
 

@@ -29,7 +29,8 @@ auto read_saved(const fs::path& path, const auto& read) {
   }
 }
 
-// The files of one split, from its state.json, which names the split if the datasets library knew it.
+// Returns the files of one split, as listed in its state.json, which also names the split if the datasets library knew
+// it.
 DatasetFiles saved_files(const nlohmann::json& state, const fs::path& folder, const std::string& split) {
   const nlohmann::json saved = state.value("_split", nlohmann::json());
   D9D_CHECK(saved.is_null() || saved == split, IoError, "[data::dataset_files] expected a split '", split, "' in '",
@@ -49,7 +50,7 @@ bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0
 
 // Which characters end a word in the name of a file. kOfDatasets, for names that the datasets library wrote: all but
 // letters, digits and "_", so that "train_sft" is one word. kOfOthers: all but letters, so that "train_1" has the word
-// "train"; a digit does not end a word that ends in a digit.
+// "train"; but adjacent digits are in one word.
 enum class Words { kOfDatasets, kOfOthers };
 
 bool separates(char c, char of_word, Words words) {
@@ -66,7 +67,7 @@ bool has_word(std::string_view name, std::string_view word, Words words) {
   return false;
 }
 
-// The words that the datasets library searches for in names that it did not write.
+// Returns the words by which the datasets library recognises a split in file names that it did not write.
 std::vector<std::string> words_of_split(const std::string& split) {
   if (split == "train") return {"train", "training"};
   if (split == "validation") return {"validation", "valid", "dev", "val"};
@@ -83,7 +84,7 @@ bool has_any_split(std::string_view name) {
   return is_of_split(name, "train") || is_of_split(name, "validation") || is_of_split(name, "test");
 }
 
-// Whether the name is that of one of several files of a split: "train-00000-of-00002".
+// Returns whether the name numbers one of several files of a split: "train-00000-of-00002".
 bool is_shard(const std::string& name) {
   const std::regex shard("-[0-9]{5}-of-[0-9]{5}");
   return std::regex_search(name, shard);

@@ -23,8 +23,8 @@ struct DatasetFiles {
 // or in its subfolder `data`. A file belongs to the split if its name has the split as a word
 // ("train-00000-of-00002.parquet", "wikitext-train.arrow", "train_1.jsonl"; but "train_sft-00000-of-00001.parquet"
 // belongs only to the split "train_sft"). All files belong to the split "train" if no name has a split, except *.json.
-// Throws ConfigError, with the remedy, if the folder does not exist (such as a name of the hub), and IoError for a
-// folder without files of the split, or whose rows are selected by indices.
+// Throws ConfigError, with the remedy, if the folder does not exist (such as a name of the hub), and IoError if the
+// folder has no files of the split, or if it is a saved dataset whose rows are selected by indices.
 [[nodiscard]] DatasetFiles dataset_files(const std::filesystem::path& dataset, const std::string& split);
 
 }  // namespace d9d

@@ -11,10 +11,10 @@
 
 namespace d9d {
 
-// Whether the first documents all end with a special token, either appended or part of their text.
+// Returns whether the first documents all end with a special token, either appended or part of their text.
 [[nodiscard]] bool end_with_special_tokens(const TokenDocuments& documents, const TextEncoder& encoder);
-// Whether the documents of rows that are not tokenised yet will end with a special token: tokenises the first rows of
-// the first part, and of a row that is read in pieces only the last piece.
+// Returns whether the documents of rows that are not tokenised yet will end with a special token. Tokenises the first
+// rows of the first part to find out; of a row that is read in pieces, only the last piece.
 [[nodiscard]] bool end_with_special_tokens(const TextRows& rows, const TextEncoder& encoder);
 
 // Warns that no token ends a document, and suggests a usual end token if the encoder has one.

@@ -14,9 +14,9 @@ namespace d9d {
 // Wraps TextEncoder::next_cut(); the encoder must outlive the result.
 [[nodiscard]] NextCut next_cut_of(const TextEncoder& encoder);
 
-// Encodes a row as a document, or a piece of a row (TextRows::read_piece) as its part of the document. Returns nullopt
-// for a bad row that is skipped, and sets `problem` to what is wrong and where. Throws IoError with that text if the
-// row is rejected; a bad piece of a row is always rejected.
+// Encodes a row as a document, or a piece of a row (TextRows::read_piece) as its part of the document. For a bad row,
+// sets `problem` to what is wrong and where, and returns nullopt under BadRows::kSkip. Throws IoError with that text
+// under BadRows::kRefuse, and for a bad piece of a row under both policies.
 [[nodiscard]] std::optional<EncodedRow> encode_row(const TextRows& rows, std::int64_t part, const TextRow& row,
                                                    const TextEncoder& encoder, const TokenizeOptions& options,
                                                    std::string& problem);

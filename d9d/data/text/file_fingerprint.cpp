@@ -13,7 +13,8 @@ namespace d9d {
 
 namespace {
 
-// A hash of up to 16 blocks, spread evenly over the file. An edit that keeps size and time usually changes one of them.
+// Returns a hash of up to 16 blocks, spread evenly over the file. An edit that keeps the size and the time of the file
+// usually changes one of these blocks.
 std::uint64_t hash_of_samples(const std::filesystem::path& path) {
   constexpr std::int64_t kFingerprintBlock = 4096, kMostBlocks = 16;
   const InputFile file(path);

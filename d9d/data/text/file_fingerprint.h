@@ -7,8 +7,8 @@
 
 namespace d9d {
 
-// A line for each file: its absolute path, size, time of last change, and a hash of up to 16 blocks of 4 KiB, spread
-// evenly over it. Throws IoError for a file that cannot be read.
+// Returns a line for each file: its absolute path, size, time of last change, and a hash of up to 16 blocks of 4 KiB,
+// spread evenly over the file. Throws IoError for a file that cannot be read.
 [[nodiscard]] std::string file_fingerprint(const std::vector<std::filesystem::path>& files);
 
 // Returns size and hash of each file as file_fingerprint() does, but not path and time, so that copies in other places

@@ -61,7 +61,8 @@ bool is_tar(std::string_view bytes) {
   return bytes.size() > kTarMagic && bytes.substr(kTarMagic).starts_with("ustar");
 }
 
-// Detects ASCII characters with a zero byte after each (returns 0) or before each (returns 1).
+// Returns 0 if a zero byte follows each byte that is not zero, as in ASCII text in UTF-16LE; 1 if one precedes each, as
+// in UTF-16BE; nullopt otherwise.
 std::optional<int> utf16_without_mark(std::string_view bytes) {
   constexpr std::size_t kLooksAt = 16;
   const std::string_view some = bytes.substr(0, std::min(kLooksAt, bytes.size() / 2 * 2));

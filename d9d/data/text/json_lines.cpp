@@ -17,7 +17,7 @@ constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 // A line of JSON in which each NaN, Infinity and -Infinity outside of strings has been replaced by null.
 struct FiniteLine {
   std::string text;
-  std::vector<std::size_t> longer_at = {};  // positions in `text` after each NaN that became "null", one byte longer
+  std::vector<std::size_t> longer_at = {};  // positions in `text` behind each "null" that replaces the shorter "NaN"
 };
 
 FiniteLine without_non_finite(std::string_view line) {
@@ -102,8 +102,8 @@ struct ParseEnd final : nlohmann::json::json_sax_t {
   std::size_t error_at = 0;
 };
 
-// Whether the text begins with an object that continues in later lines. A truncated row does not count: the lines after
-// it are not part of its object.
+// Returns whether the text begins with an object that continues in later lines. A truncated row does not count: the
+// lines after it are not part of its object.
 bool is_over_lines(std::string_view text) {
   constexpr std::size_t kLooksAt = std::size_t{1} << 20;
   nlohmann::json line;

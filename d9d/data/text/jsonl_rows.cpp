@@ -14,8 +14,8 @@ namespace d9d {
 
 namespace {
 
-// Makes a row that points into `object`, which must outlive it. The row has a problem if a column is missing or of
-// another type. With kJson, values that are not strings are replaced by their JSON texts.
+// Makes a row that points into `object`, which must outlive it. The row has a problem if a column is missing or its
+// value is not a string. With kJson, values that are not strings are replaced by their JSON texts first.
 TextRow row_of(nlohmann::json& object, const std::vector<std::string>& columns, ColumnContent content) {
   TextRow row;
   if (!object.is_object()) return {.problem = cat("JSON that is no object but ", object.type_name())};

@@ -29,10 +29,10 @@ class JsonlRows final : public TextRows {
             std::int64_t part_bytes = kPartBytes, ColumnContent content = ColumnContent::kText);
 
   [[nodiscard]] std::int64_t num_parts() const override { return std::ssize(parts_); }
-  // Reports as a problem a line that is not a JSON object or not UTF-8, lacks a column, or has another type than a
-  // string in it.
+  // Reports as a problem a line that is not a JSON object or not UTF-8, lacks a column, or has a value other than a
+  // string in it. With ColumnContent::kJson, any value is accepted, but not a line that is nested too deeply.
   void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override;
-  [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;  // row: the line's first byte
+  [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;  // row: the line's byte offset
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string fingerprint() const override { return columns_text() + file_fingerprint(files_); }
   [[nodiscard]] std::string content_fingerprint() const override {

@@ -31,8 +31,8 @@ class TextFileRows final : public TextRows {
   // A file that is not UTF-8 is a row with a problem. Throws IoError for a file that cannot be read.
   void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override;
   [[nodiscard]] std::int64_t num_pieces(std::int64_t part) const override;
-  // The whole file is checked once. If it is not UTF-8, the first piece has the row with the problem, and the other
-  // pieces have no row.
+  // The first call for a file checks the whole file. If the file is not UTF-8, the first piece has the row with the
+  // problem, and the other pieces have no row.
   void read_piece(std::int64_t part, std::int64_t piece, const NextCut& next_cut,
                   const std::function<void(const TextRow&)>& each) const override;
   [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;

@@ -17,7 +17,7 @@ namespace d9d {
 
 struct TextRow {
   std::int64_t row = 0;                        // identifies the row in its part for TextRows::place()
-  std::vector<std::string_view> columns = {};  // one for each requested name; valid during the call
+  std::vector<std::string_view> columns = {};  // one for each requested column; valid during the call
   std::string problem = {};                    // what is wrong with the row; it then has no columns
   bool begins = true;                          // whether the text begins at the start of the row; see read_piece()
   bool ends = true;                            // whether the text ends at the end of the row; see read_piece()
@@ -50,9 +50,10 @@ class TextRows {
   // so that one policy (BadRows) decides what happens to them.
   virtual void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const = 0;
 
-  // read_piece() reads one piece of a part, independently of the other pieces, for callers that can process a long row
-  // piece by piece. The concatenated texts of its pieces are the text of the row; each piece but the last ends at a
-  // position of `next_cut`. A piece may be empty: each() is then not called.
+  // num_pieces() returns the number of pieces of a part. read_piece() reads one of them, independently of the others,
+  // for callers that can process a long row piece by piece. The texts of a row's pieces, concatenated, are the text of
+  // the row; each piece but the last ends at a position that `next_cut` returns. A piece may be empty: each() is then
+  // not called.
   [[nodiscard]] virtual std::int64_t num_pieces(std::int64_t /*part*/) const { return 1; }
   virtual void read_piece(std::int64_t part, std::int64_t /*piece*/, const NextCut& /*next_cut*/,
                           const std::function<void(const TextRow&)>& each) const {
@@ -63,10 +64,10 @@ class TextRows {
   [[nodiscard]] virtual std::string place(std::int64_t part, std::int64_t row) const = 0;
   [[nodiscard]] virtual std::string name() const = 0;
 
-  // A text that changes when files are replaced, edited or added, or when other columns are requested.
+  // Returns a text that changes when files are replaced, edited or added, or when other columns are requested.
   [[nodiscard]] virtual std::string fingerprint() const = 0;
-  // A text like fingerprint() that is equal for copies of the files in other places and of other times. It identifies
-  // the rows to which a saved position belongs.
+  // Returns a text like fingerprint() that does not depend on the places and times of the files, so that copies have
+  // the same text. It identifies the rows to which a saved position belongs.
   [[nodiscard]] virtual std::string content_fingerprint() const = 0;
 };
 

@@ -44,7 +44,7 @@ void make(const TextRows& rows, const TextEncoder& encoder, const TokenCacheOpti
   }
 }
 
-// The place of the row from which document `index` of a part was made. Bad rows are not counted.
+// Returns the place of the row that became document `index` of a part. Bad rows do not become documents.
 std::string place_of_row(const TextRows& rows, const TextEncoder& encoder, std::int64_t part, std::int64_t index) {
   std::string place, problem;
   rows.read(part, [&](const TextRow& row) {

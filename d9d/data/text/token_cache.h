@@ -26,7 +26,7 @@ struct TokenCacheOptions {
   Logger log = Logger();
 };
 
-// The key of the rows in the cache: 32 hexadecimal digits.
+// Returns the key of the rows in the cache: 32 hexadecimal digits.
 [[nodiscard]] std::string token_cache_key(const TextRows& rows, const TextEncoder& encoder,
                                           const TokenizeOptions& options);
 

@@ -22,7 +22,7 @@ struct TokenizeOptions {
   BadRows bad_rows = BadRows::kRefuse;
   std::int64_t max_rows = -1;  // at most this many rows become documents; < 0: all
   std::int64_t num_threads = 1;
-  // Called after each part and each piece of a part, with the numbers of parts and tokens that are done.
+  // Called after each piece of a part, with the number of parts and the number of tokens that are done.
   std::function<void(std::int64_t num_parts, std::int64_t num_tokens)> on_progress = {};
 };
 

@@ -40,7 +40,8 @@ class ParquetFile final : public ColumnFile {
   }
 
  private:
-  // A reader can be used by one thread only, so each part opens a new one, from metadata that was read once.
+  // A reader can be used by one thread only, so each read of a part opens a new one, with the metadata that open() has
+  // read.
   arrow::Result<std::unique_ptr<parquet::arrow::FileReader>> new_reader() const {
     ARROW_ASSIGN_OR_RAISE(const auto file, arrow::io::ReadableFile::Open(request_.path.string()));
     parquet::arrow::FileReaderBuilder builder;
@@ -68,7 +69,7 @@ class ParquetFile final : public ColumnFile {
     return arrow::Status::OK();
   }
 
-  // A nested column is stored as its leaves.
+  // Adds the leaf columns of a field: Parquet stores a nested column as its leaves.
   void add_leaves(const parquet::arrow::SchemaField& field) {
     if (field.is_leaf()) leaves_.push_back(field.column_index);
     for (const auto& child : field.children) add_leaves(child);

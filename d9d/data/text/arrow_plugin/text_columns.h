@@ -25,8 +25,8 @@ struct FoundColumns {
 void read_rows(const arrow::ArrayVector& columns, const ColumnRequest& request, std::int64_t first_row,
                const std::function<void(const TextRow&)>& each);
 
-// Whether arrays of the type hold strings or only nulls. text_at() expects a validated array of such a type without a
-// null at `row`.
+// is_text() returns whether arrays of the type hold strings or only nulls. text_at() returns the string at `row`; it
+// expects a validated array of such a type without a null at `row`.
 [[nodiscard]] bool is_text(const arrow::DataType& type);
 [[nodiscard]] std::string_view text_at(const arrow::Array& array, std::int64_t row);
 [[nodiscard]] bool is_null_at(const arrow::Array& array, std::int64_t row);
