@@ -13,7 +13,7 @@
 namespace d9d {
 namespace {
 
-// The coordinate of the i-th of the mesh's ranks, in row-major order.
+// Returns the coordinate of mesh.ranks()[index], which are in row-major order.
 std::vector<std::int64_t> coordinate_of(std::int64_t index, const DeviceMesh& mesh) {
   std::vector<std::int64_t> coordinate(mesh.axes().size());
   for (std::size_t axis = coordinate.size(); axis-- > 0;) {
@@ -27,7 +27,7 @@ using BoxKey = std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>; 
 
 BoxKey key_of(const LocalBox& box) { return {box.start, box.sizes}; }
 
-// The ranks of a job whose coordinate on its axis "pp" is one of `pipeline_ranks`.
+// Returns the ranks of a job whose coordinate on its axis "pp" is one of `pipeline_ranks`.
 std::set<std::int64_t> ranks_at(const std::vector<std::int64_t>& pipeline_ranks, const DeviceMesh& job) {
   const std::vector<std::int64_t> ranks = job.ranks();
   std::set<std::int64_t> result;
@@ -37,7 +37,7 @@ std::set<std::int64_t> ranks_at(const std::vector<std::int64_t>& pipeline_ranks,
   return result;
 }
 
-// For each box of a tensor, the ranks among `having` that hold it.
+// Returns, for each box of a tensor, the ranks among `having` that hold the box.
 std::map<BoxKey, std::vector<std::int64_t>> holders_of(const DTensor& tensor, const std::set<std::int64_t>& having) {
   std::map<BoxKey, std::vector<std::int64_t>> holders;
   const LocalBox whole = whole_box(tensor.global_shape);

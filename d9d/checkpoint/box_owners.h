@@ -1,5 +1,5 @@
-// If several ranks hold the same box of a tensor, chooses the one rank that writes it into a checkpoint. A box is a
-// slice of a tensor in every dimension (LocalBox).
+// Chooses which rank writes each box of a tensor into a checkpoint, since several ranks may hold the same box. A box is
+// a part of a tensor: a contiguous range in every dimension (LocalBox).
 //
 // Example
 //   const JobTensors all = job_tensors(tensors, job);
@@ -22,13 +22,14 @@ struct OwnedBox {
   LocalBox box;  // in the whole tensor
 };
 
-// Local. The boxes that this rank writes, sorted by name and box. Together the ranks of `job` write each box of each
-// tensor once; boxes that several ranks hold are distributed among them so that each writes about the same number of
-// bytes. all: job_tensors(tensors, job). Throws ConfigError for tensors that are partial sums.
+// Local. Returns the boxes that this rank writes, sorted by name and box. Together the ranks of `job` write each box of
+// each tensor once; boxes that several ranks hold are distributed among them so that each writes about the same number
+// of bytes. all: job_tensors(tensors, job). Throws ConfigError for tensors that are partial sums.
 [[nodiscard]] std::vector<OwnedBox> boxes_of_rank(const std::map<std::string, DTensor>& tensors, const JobTensors& all,
                                                   const DeviceMesh& job);
 
-// The values of an owned box: a view into the local part of `tensor`, in the box's shape. This rank must hold the box.
+// Returns the values of an owned box: a view into the local part of `tensor`, in the box's shape. This rank must hold
+// the box.
 [[nodiscard]] at::Tensor values_of(const OwnedBox& owned, const DTensor& tensor);
 
 }  // namespace d9d

@@ -30,7 +30,7 @@ constexpr std::string_view kUnfinished = ".tmp";
 constexpr std::string_view kRemoved = ".gone";
 constexpr std::string_view kReplaced = ".old";  // a complete checkpoint that is being replaced by another of its step
 
-// The step of a folder called save-<step>; none for any other name.
+// Returns the step of a folder called save-<step>; none for any other name.
 std::optional<std::int64_t> step_of(const fs::path& folder) {
   const std::string name = folder.filename().string();
   if (!name.starts_with(kPrefix)) return std::nullopt;
@@ -50,7 +50,8 @@ bool has_manifest(const fs::path& folder) {
   return has;
 }
 
-// The folders called save-<step> in `path`, by step: with are_complete the complete checkpoints, without it all others.
+// Returns what is called save-<step> in `path`, by step: the complete checkpoints if are_complete is true, otherwise
+// all other files and folders of such a name.
 std::map<std::int64_t, fs::path> named_by_step(const fs::path& path, bool are_complete) {
   std::map<std::int64_t, fs::path> found;
   if (!fs::is_directory(path)) return found;
@@ -65,7 +66,7 @@ std::map<std::int64_t, fs::path> complete_ones(const fs::path& path) {
   return named_by_step(path, /*are_complete=*/true);
 }
 
-// Whether an entry of a checkpoint's folder is a file that this library writes there.
+// Returns whether an entry of a checkpoint's folder is a file that this library writes there.
 bool is_our_file(const fs::directory_entry& entry) {
   const std::string name = entry.path().filename().string();
   return fs::is_regular_file(entry.symlink_status()) && (name.starts_with("rank-") || name.starts_with(kManifestName));
@@ -114,7 +115,8 @@ void remove_checkpoint(const fs::path& folder) {
   fs::remove_all(gone(folder));
 }
 
-// Renames `staging` to `folder`. An existing folder of that name is kept until then, and is restored after an error.
+// Renames `staging` to `folder`. An existing folder of that name is first renamed to <folder>.old, which is removed
+// after success and renamed back after an error.
 void put_in_place(const fs::path& staging, const fs::path& folder) {
   const fs::path replaced = cat(folder.string(), kReplaced);
   const bool replaces = fs::exists(folder) && !fs::is_symlink(folder);
@@ -131,7 +133,8 @@ void put_in_place(const fs::path& staging, const fs::path& folder) {
   if (replaces) remove_rest(replaced);
 }
 
-// Returns which of the older checkpoints it could not remove, and why.
+// Removes the oldest checkpoints as `retention` says, whose num_to_keep must be set, but not that of step `newest`.
+// Returns which of them it could not remove, and why.
 std::string rotate(const fs::path& path, std::int64_t newest, const Retention& retention) {
   std::string problems;
   const auto complete = complete_ones(path);

@@ -1,17 +1,17 @@
-// Checkpoints of a job in a folder: save-<step>/ with one safetensors file for each rank that wrote something, and
-// manifest.json, which lists the file of each box of each tensor. A checkpoint loads on any other mesh and number of
-// ranks: each rank then reads the boxes that it holds on that mesh.
+// Saves and loads the checkpoints of a job in a folder. A checkpoint is a folder save-<step>/ with one safetensors file
+// for each rank that wrote something, and manifest.json, which says in which file each box of a tensor is. It loads on
+// any other mesh and number of ranks: each rank reads the elements that it holds on the new mesh.
 //
 // Example
 //   CheckpointDirectory directory("checkpoints", context.mesh(MeshDomain::kBatch));
 //   const auto lock = directory.prepare();
 //   directory.save(step, state, {.num_to_keep = 3});
 //   ...                                                     // in another job
-//   if (const auto found = directory.newest()) found->load(state);
+//   if (const auto found = directory.newest()) found->load(state, directory.job());
 //
-// A folder called save-<step> is a complete checkpoint: it is written as save-<step>.tmp and renamed when the manifest
-// is on disk, and renamed to save-<step>.gone before it is removed. Remains of a killed job are ignored, and removed by
-// prepare(). A lock on the folder ensures that only one job at a time writes to it.
+// A folder called save-<step> with a manifest.json is a complete checkpoint: it is written as save-<step>.tmp and
+// renamed when the manifest is on disk, and renamed to save-<step>.gone before it is removed. Remains of a killed job
+// are ignored, and removed by prepare(). A lock on the folder ensures that only one job at a time writes to it.
 #pragma once
 
 #include <chrono>
@@ -37,8 +37,8 @@ namespace d9d {
 // A checkpoint on disk. Its manifest has been read and checked.
 class SavedCheckpoint {
  public:
-  // Local. Throws IoError that names the file for a manifest that is missing, damaged, of another version or of another
-  // step than the folder's name says.
+  // Local. Throws IoError, naming the file, if the manifest is missing, damaged or of another format version. Throws
+  // IoError, naming the folder, if the manifest has another step than the folder's name.
   explicit SavedCheckpoint(const std::filesystem::path& folder);
   ~SavedCheckpoint();
   SavedCheckpoint(SavedCheckpoint&&) noexcept;
@@ -47,11 +47,12 @@ class SavedCheckpoint {
   [[nodiscard]] const std::filesystem::path& folder() const;
   [[nodiscard]] std::int64_t step() const;
   [[nodiscard]] const nlohmann::ordered_json& values() const;  // CheckpointState::values
-  // The CheckpointState::rank_values of each rank of the job that saved, in rank order; null for a rank that set none.
+  // Returns what CheckpointState::rank_values() returned on each rank of the job that saved, in rank order; null for a
+  // rank without that function.
   [[nodiscard]] const std::vector<nlohmann::ordered_json>& rank_values() const;
 
-  // Local. The tensors whose names begin with `prefix`, named without the prefix, as load_model_state() takes them.
-  // Opens a file when one of its tensors is requested, and verifies checksums of the bytes that are read.
+  // Local. Returns the tensors whose names begin with `prefix`, named without the prefix, for load_model_state(). Opens
+  // a file when one of its tensors is requested, and verifies checksums of the bytes that are read.
   [[nodiscard]] NamedTensors tensors(const std::string& prefix) const;  // borrows this object
 
   // Collective over `job`. Reads the values of this rank's parts of state.tensors into place, whichever rank of the
@@ -67,13 +68,14 @@ class SavedCheckpoint {
   std::unique_ptr<Contents> contents_;
 };
 
-// Local. The checkpoint that a user's path refers to: the folder of one checkpoint, or the newest in a folder of
-// several. None if the path is neither. A manifest.json beside weights of Hugging Face is not taken for a checkpoint.
+// Local. Returns the checkpoint that a user's path refers to. The path may be the folder of one checkpoint, or a folder
+// of several, of which the newest is returned; nullopt if it is neither. A Hugging Face folder of weights does not
+// count as a checkpoint, even if it has a manifest.json.
 [[nodiscard]] std::optional<SavedCheckpoint> checkpoint_at(const std::filesystem::path& path);
 
 // Which checkpoints stay when a new one is complete.
 struct Retention {
-  std::optional<std::int64_t> num_to_keep = {};  // the newest, besides kept_steps; nullopt: all
+  std::optional<std::int64_t> num_to_keep = {};  // how many of the newest stay, besides kept_steps; nullopt: all
   std::set<std::int64_t> kept_steps = {};        // never removed, and not counted
 };
 
@@ -90,27 +92,29 @@ class CheckpointDirectory {
   // destroyed. Throws IoError on all ranks if the first rank cannot write to the folder, or another job holds the lock.
   [[nodiscard]] std::unique_ptr<FolderLock> prepare() const;
 
-  // Collective. Waits until the checkpoint is on disk on all ranks. Then removes older checkpoints as `retention` says.
-  // Returns, on the first rank, which old checkpoints it could not remove and why. If a rank
-  // cannot write, that rank throws its error and all others IoError with its reason; this step then has no checkpoint,
-  // and earlier checkpoints stay. In the same way all ranks throw StateError if they have saved different tensors, or
-  // the values contain bytes or text that is not UTF-8, and ConfigError if values that ranks share are not equal
-  // (shared_values.h). CheckpointWriter saves without waiting.
+  // Collective. Writes the checkpoint of a step, and returns when it is complete on disk. Then removes older
+  // checkpoints as `retention` says, and returns, on the first rank, which of them it could not remove and why. After
+  // an error this step has no checkpoint, and earlier checkpoints stay. Throws StateError on all ranks if ranks have
+  // different tensors. Other errors come from one rank, and all others throw IoError with its reason: an error of
+  // writing, StateError if the values contain bytes or text that is not UTF-8, ConfigError if values that ranks share
+  // differ (shared_values.h). CheckpointWriter saves without waiting.
   std::string save(std::int64_t step, const CheckpointState& state, const Retention& retention) const;
 
-  // Local. The folder of the checkpoint of this step in `path`: save-<step>.
+  // Local. Returns the folder that the checkpoint of a step has in `path`: save-<step>.
   [[nodiscard]] static std::filesystem::path folder_of(const std::filesystem::path& path, std::int64_t step);
   [[nodiscard]] std::map<std::int64_t, std::filesystem::path> complete() const;  // local: checkpoints by step
-  // Local. Folders called save-<step> that are not checkpoints; they are neither read nor removed.
+  // Local. Returns the files and folders called save-<step> that are not checkpoints. The library neither reads nor
+  // removes them.
   [[nodiscard]] std::map<std::int64_t, std::filesystem::path> others() const;  // by step
 
-  // Collective. The complete checkpoint of the highest step, the same on all ranks; nullopt if there is none.
+  // Collective. Returns the complete checkpoint of the highest step, the same on all ranks; nullopt if there is none.
   [[nodiscard]] std::optional<SavedCheckpoint> newest() const;
 
-  // The parts of save(), each local. Every rank calls make_staging() and writes its files into that folder
-  // (write_rank_file); when all ranks have done so, the first rank calls complete() or discard().
+  // The next four are the parts of save(), each local. Every rank writes its files (write_rank_file) into the folder
+  // that make_staging() creates and returns; when all ranks have done so, the first rank calls complete() or discard().
   [[nodiscard]] std::filesystem::path make_staging(std::int64_t step) const;
-  // Returns which older checkpoints could not be removed and why. If it throws, there is no checkpoint of this step.
+  // Writes the manifest, and returns which older checkpoints could not be removed and why. If it throws, there is no
+  // checkpoint of this step.
   std::string complete(std::int64_t step, const JobTensors& tensors, const nlohmann::ordered_json& values,
                        const Retention& retention) const;
   void discard(std::int64_t step) const;  // does not throw

@@ -17,8 +17,8 @@
 
 namespace d9d {
 
-// The words of the error for a value that differs between ranks: "expected <rule>, got ... on rank 0 and ... on rank 1.
-// <remedy>".
+// Parts of the error message for a value that differs between ranks: "expected <rule>, got ... on rank 0 and ... on
+// rank 1. <remedy>".
 struct EqualValue {
   std::string rule;
   std::string remedy;
@@ -26,19 +26,19 @@ struct EqualValue {
 
 struct CheckpointState {
   // The tensors of which this rank has a part, by name (job_tensors). Saving reads the local parts, and loading fills
-  // them in place. A mesh without axes means that all ranks which have the tensor hold the same whole tensor. No
-  // checkpoint is made if ranks hold different values of the same elements (shared_values.h).
+  // them in place. A mesh without axes means that all ranks which have the tensor hold the same whole tensor. Saving
+  // fails if ranks hold different values of the same elements (shared_values.h).
   std::map<std::string, DTensor> tensors = {};
   // Names of the tensors that a model may change before the optimiser's next step, such as buffers.
   std::set<std::string> buffers = {};
   nlohmann::ordered_json values = nlohmann::ordered_json::object();  // the values of the first rank are saved
-  // Further copies of a tensor on this rank, by its name, such as a buffer that several pipeline stages of the rank
-  // have. They must have the same values as the tensor; they are compared but not saved.
+  // Further copies of a tensor on this rank, by the tensor's name: several pipeline stages of this rank may have the
+  // same buffer, for instance. Saving checks that the copies equal the tensor, and does not write them.
   std::multimap<std::string, at::Tensor> copies = {};
-  // The keys of `values` that must be equal on all ranks.
+  // The keys of `values` whose values must be equal on all ranks, and the text of the error otherwise.
   std::map<std::string, EqualValue> equal_values = {};
-  // Gives the values that are saved for this rank alone; may be null. Called once by the writing thread, so it must own
-  // what it reads.
+  // Returns the values that are saved for this rank alone. Null: there are none. Called once, possibly on a background
+  // thread, so it must own what it reads.
   std::function<nlohmann::json()> rank_values = {};
 };
 

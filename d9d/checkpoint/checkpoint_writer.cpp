@@ -62,7 +62,7 @@ struct CheckpointWriter::Save {
   Retention retention;
   nlohmann::ordered_json values;
   Phase phase = Phase::kFiles;
-  std::shared_future<SaveError> work = {};  // this rank's work in the phase; gives its error
+  std::shared_future<SaveError> work = {};  // this rank's work in the phase, and its error
   std::string not_removed = {};             // written by the thread of `work`, read when it has ended
 };
 

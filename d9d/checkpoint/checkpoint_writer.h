@@ -3,7 +3,7 @@
 //
 // Example
 //   CheckpointWriter writer(directory, context.device(), /*ranks_of_host=*/8);
-//   writer.prepare(state);                                      // makes the host memory meanwhile
+//   writer.prepare(state);                                      // allocates host memory on a thread
 //   while (...) {
 //     ...                                                       // forward, backward
 //     writer.wait_for_copies();                                 // before the optimiser changes tensors
@@ -14,9 +14,10 @@
 //   }
 //   if (const auto ended = writer.finish()) log(*ended);
 //
-// One save runs at a time. The ranks learn that all files are written from a sum over ranks that each step makes
-// anyway; then the first rank writes the manifest and renames the folder. If a rank lacks host memory for a copy of the
-// tensors that it saves, begin() writes synchronously on all ranks.
+// One save runs at a time. Each step sums values over ranks anyway; progress() is one of them, so that the ranks learn
+// without a further collective when all files are written. Then the first rank writes the manifest and renames the
+// folder. If a rank lacks host memory for a copy of the tensors that it saves, begin() writes synchronously on all
+// ranks.
 #pragma once
 
 #include <chrono>
@@ -49,7 +50,8 @@ struct EndedSave {
 
 class CheckpointWriter {
  public:
-  // `directory`: one that has been prepared. `ranks_of_host`: how many ranks share the machine's memory.
+  // `directory`: CheckpointDirectory::prepare() was called for its folder. `ranks_of_host`: how many ranks share the
+  // machine's memory.
   CheckpointWriter(CheckpointDirectory directory, c10::Device device, std::int64_t ranks_of_host);
   // Waits until this rank's files are written. If an error has ended training while a save is in flight, the first rank
   // still completes the checkpoint if the other ranks write their files within ten seconds.
@@ -61,20 +63,21 @@ class CheckpointWriter {
   // errors of job_tensors().
   void prepare(const std::map<std::string, DTensor>& tensors);
 
-  // Starts a save; no other may be in flight. When it is complete, older checkpoints are removed as `retention`
-  // says. Local, except that the first call after prepare(), and a call with other tensors than before, are
-  // collective; the tensors must change on all ranks together.
+  // Starts a save; no other may be in flight. When it is complete, older checkpoints are removed as `retention` says.
+  // The first call after prepare() is collective, and so is a call whose tensors have other names, shapes, dtypes or
+  // layouts than before, which must happen on all ranks in the same call. All other calls are local.
   void begin(std::int64_t step, const CheckpointState& state, const Retention& retention);
   // Local. Makes later work of the current stream, but not the host, wait until the tensors have been copied.
   void wait_for_copies() const { copied_.wait(); }
 
   [[nodiscard]] bool is_saving() const { return save_ != nullptr; }  // the same on all ranks
-  // Whether begin() writes synchronously, the same on all ranks; unknown before its first call.
+  // Returns whether begin() writes synchronously, the same on all ranks; nullopt until the first begin() after
+  // prepare().
   [[nodiscard]] std::optional<bool> writes_at_once() const { return writes_at_once_; }
   [[nodiscard]] SaveProgress progress() const;  // of this rank
 
-  // Moves the save forward; every rank calls it after each step. `all`: progress() of all ranks before that step,
-  // summed. Returns the outcome if the save has ended. Local, except that the call which ends a failed save is
+  // Moves the save forward; every rank calls it once in each step. `all`: the sum over all ranks of progress() in that
+  // step. Returns the outcome if the save has ended. Local, except that the call which ends a failed save is
   // collective.
   [[nodiscard]] std::optional<EndedSave> advance(const SaveProgress& all);
   // Collective. Waits until the save has ended and returns its outcome; nullopt if no save is in flight.
@@ -92,13 +95,13 @@ class CheckpointWriter {
   c10::Device device_;
   std::int64_t ranks_of_host_;
   SideStream copies_;
-  JobTensors tensors_;  // the tensors of plan_
+  JobTensors tensors_;  // of all ranks, for plan_
   std::unique_ptr<const RankFilePlan> plan_;
   std::future<std::unique_ptr<PinnedMemory>> memory_in_the_making_;
   std::unique_ptr<PinnedMemory> memory_;
   std::optional<bool> writes_at_once_;
   StreamEvent copied_;
-  std::unique_ptr<Save> save_;  // null: nothing in flight
+  std::unique_ptr<Save> save_;  // null: no save is in flight
 };
 
 }  // namespace d9d

@@ -34,8 +34,8 @@ nlohmann::json value_or_null(const nlohmann::json& all, const std::string& name)
   return all.contains(name) ? all.at(name) : nlohmann::json();
 }
 
-// Throws if two ranks describe the same name differently. `absent_counts`: also throws if one of them lacks a name of
-// the other.
+// Throws StateError if two ranks have tensors of one name with different shapes or dtypes. `absent_counts`: also throws
+// if only one of them has a name.
 void check_same(const nlohmann::json& one, std::int64_t its_rank, const nlohmann::json& other, std::int64_t other_rank,
                 bool absent_counts) {
   nlohmann::json names = one;

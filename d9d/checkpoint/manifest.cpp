@@ -36,7 +36,7 @@ SavedBox read_box(const nlohmann::ordered_json& json) {
           .checksum = json.at("checksum").get<std::string>()};
 }
 
-// Describes what is wrong with the boxes of a tensor; empty if nothing is.
+// Returns a description of what is wrong with the boxes of a tensor; empty if nothing is wrong.
 std::string fault_of(const SavedTensor& tensor) {
   std::int64_t numel = 0, whole = 1;
   for (const std::int64_t size : tensor.shape) {
@@ -60,7 +60,7 @@ std::string fault_of(const SavedTensor& tensor) {
 }
 
 // Returns the tensors with the boxes that the notes of the ranks list. Throws StateError unless the boxes of each
-// tensor make up the tensor.
+// tensor cover it exactly once.
 std::map<std::string, SavedTensor> with_boxes(const JobTensors& described, const std::vector<RankNote>& notes) {
   constexpr const char* kExpected = "[checkpoint] expected the same tensors to save on all ranks, got ";
   constexpr const char* kAdvice = ". Give all ranks the same names, shapes and dtypes.";

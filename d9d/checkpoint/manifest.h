@@ -51,8 +51,8 @@ struct Manifest {
   std::map<std::string, SavedTensor> tensors;
 };
 
-// Writes the manifest. `notes`: one of each rank, in rank order; their boxes must together make up the tensors. Throws
-// StateError before it creates the file if they do not, because ranks have saved different tensors.
+// Writes the manifest. `notes`: one of each rank, in rank order. Throws StateError, before it creates the file, unless
+// their boxes together cover each tensor exactly once: otherwise ranks have saved different tensors.
 void write_manifest(const std::filesystem::path& folder, std::int64_t step, const JobTensors& tensors,
                     const nlohmann::ordered_json& values, const std::vector<RankNote>& notes);
 
@@ -63,8 +63,8 @@ void write_manifest(const std::filesystem::path& folder, std::int64_t step, cons
 // Parses the text of a manifest, with the errors of read_manifest(), which name `path`.
 [[nodiscard]] Manifest parse_manifest(const std::string& text, const std::filesystem::path& path);
 
-// Throws StateError that lists names unless the tensors of the manifest whose names begin with `prefix` are exactly
-// `tensors`, with their dtypes and shapes.
+// Throws StateError, listing the names that differ, unless `tensors` are exactly those tensors of the manifest whose
+// names begin with `prefix`, with the same dtypes and shapes.
 void check_tensors(const Manifest& manifest, const JobTensors& tensors, const std::string& prefix,
                    const std::filesystem::path& folder);
 

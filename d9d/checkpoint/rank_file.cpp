@@ -30,10 +30,10 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
 }
 
 fs::path note_of(const fs::path& folder, std::int64_t rank) { return folder / cat("rank-", rank, ".cbor"); }
-// The path of the checksums that belong to a rank's safetensors file.
+// Returns the path of the checksum file that belongs to a rank's safetensors file.
 fs::path checksums_of(fs::path values) { return values.replace_extension(".checksums"); }
 
-// The dtype that LibTorch calls `name`; Undefined if there is none.
+// Returns the dtype that LibTorch calls `name`; Undefined if there is none.
 at::ScalarType dtype_named(const std::string& name) {
   for (int i = 0; i < static_cast<int>(at::ScalarType::NumOptions); ++i) {
     if (at::toString(static_cast<at::ScalarType>(i)) == name) return static_cast<at::ScalarType>(i);
@@ -156,7 +156,7 @@ const SafetensorsFile& RankFiles::open(const std::string& file) try {
   const InputFile checksums(checksums_of(folder_ / file));  // throws if they are missing
   return files_.try_emplace(file, folder_ / file).first->second;
 } catch (const IoError& error) {
-  const std::string text = error.what();  // its last sentence is a remedy for files that can be downloaded again
+  const std::string text = error.what();  // its last sentence, replaced below, is a remedy for downloads
   throw IoError(cat(text.substr(0, text.rfind(". ")), ". The checkpoint is not whole: remove the folder ",
                     folder_.string(), ", and the job continues from the one before."));
 }

@@ -15,13 +15,13 @@
 namespace d9d {
 namespace {
 
-// Number of sums of a tensor. It is prime, so that swapping two neighbouring rows changes the sums, unless the length
-// of a row is a multiple of 509 words.
+// Number of column sums of a tensor. It is prime, so that swapping two neighbouring rows changes the sums, unless the
+// length of a row is a multiple of 509 words.
 constexpr std::int64_t kColumns = 509;
 constexpr std::int64_t kWord = 8;           // bytes
 constexpr std::size_t kMaxTextBytes = 200;  // bytes of a value that an error shows
 
-// Whether another rank, or another stage of this rank, holds the same elements of a tensor as this rank.
+// Returns whether another rank, or another stage of this rank, holds the same elements of a tensor as this rank.
 bool is_shared(const DTensor& tensor, const JobTensor& described, const DeviceMesh& job, bool has_copies) {
   if (has_copies || described.pipeline_ranks.size() > 1) return true;
   const std::int64_t num_stages = has_pipeline(job) ? job.axis_size("pp") : 1;
@@ -35,8 +35,8 @@ bool is_shared(const DTensor& tensor, const JobTensor& described, const DeviceMe
   return false;
 }
 
-// Returns [kColumns] int64: element i is the sum of the 64-bit words of the tensor's memory whose index is i modulo
-// kColumns, so that the sums also change if values swap places.
+// Returns an int64 tensor of [kColumns]. Element i is the sum of the tensor's 64-bit words i, i + kColumns, ..., so
+// that the sums also change if values swap places.
 at::Tensor column_sums(const at::Tensor& tensor) {
   at::Tensor bytes = tensor.detach().resolve_conj().resolve_neg().contiguous().view({-1}).view(at::kByte);
   if (bytes.storage_offset() % kWord != 0) bytes = bytes.clone();
@@ -51,7 +51,7 @@ at::Tensor column_sums(const at::Tensor& tensor) {
   return sums;
 }
 
-// The text by which ranks identify a part of a tensor: "weight[0:4, 0:8]".
+// Returns the text by which ranks identify a part of a tensor: "weight[0:4, 0:8]".
 std::string key_of(const std::string& name, const LocalBox& box) {
   std::string key = name;
   for (std::size_t d = 0; d < box.start.size(); ++d) {

@@ -3,7 +3,7 @@
 // would not continue the same training, so the first rank compares them before it completes a checkpoint.
 //
 // Example
-//   const SharedValues shared(state, all, job, copies);            // on each rank; in flight from the device
+//   const SharedValues shared(state, all, job, copies);            // on each rank; does not wait for the device
 //   write_rank_file(folder, rank, plan, values, rank_values, shared.wait());
 //   check_shared_values(read_rank_notes(folder, num_ranks));       // on the first rank: UnequalRanksError
 //
@@ -35,19 +35,19 @@ class SharedValues {
  public:
   // Local. `all`: job_tensors() of the state. The checksums of CheckpointState::buffers are computed on the current
   // stream, and those of all other tensors on `copies`, after the work that the current stream has so far. Nothing may
-  // write these tensors until `copies` has computed their checksums.
+  // write these other tensors until `copies` has computed their checksums.
   SharedValues(const CheckpointState& state, const JobTensors& all, const DeviceMesh& job, const SideStream& copies);
   // Uses a stream of its own instead of `copies`, for a caller that calls wait() immediately.
   SharedValues(const CheckpointState& state, const JobTensors& all, const DeviceMesh& job);
 
-  // Waits for the device and returns the entries of the rank's note, an array. Call it once, on any thread.
+  // Waits for the device. Returns the array RankNote::shared for this rank. Call it once, on any thread.
   [[nodiscard]] nlohmann::json wait() const;
 
  private:
   struct Sums {
-    nlohmann::json entries = nlohmann::json::array();  // the entries of `columns`, without their sums
+    nlohmann::json entries = nlohmann::json::array();  // one for each of `columns`, without "sum"
     std::vector<at::Tensor> columns = {};
-    std::vector<HostCopy> sums = {};  // one tensor of [number of entries], or empty
+    std::vector<HostCopy> sums = {};  // one int64 tensor of [number of entries]; empty if there are no entries
     void add(const std::string& name, const LocalBox& box, const at::Tensor& values, bool is_buffer);
     void finish(const SideStream& copies);
   };

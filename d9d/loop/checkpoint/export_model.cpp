@@ -61,7 +61,7 @@ bool is_within(const fs::path& inner, const fs::path& outer) {
   return !rest.empty() && *rest.begin() != "..";
 }
 
-// Throws ConfigError if the job writes trackers or checkpoints into the folder of the export.
+// Throws ConfigError if the job writes tracker files or checkpoints into the folder of the export.
 void check_place(const fs::path& folder, const TrainerConfig& config) {
   Places places;
   add_places(config.logging.tracker, "trainer.logging.tracker", places);

@@ -12,17 +12,17 @@
 
 namespace d9d {
 
-// Collective. Called before training, to find then what would make an export fail after it. Locks the folder for this
-// job until the returned lock, which is null except on the main process, is destroyed. Throws IoError if the folder
-// cannot be written or another job has locked it, ConfigError if trackers or checkpoints of this job write into it.
-// Warns of files of another tokenizer in the folder, which the export will remove.
+// Collective. Called before training, to detect early what would make the export after it fail. Locks the folder for
+// this job until the returned lock is destroyed; the lock is null except on the main process. Throws IoError if the
+// folder cannot be written or another job has locked it, ConfigError if this job writes tracker files or checkpoints
+// into it. Warns of tokenizer files in the folder that are not of this job, and which the export will remove.
 [[nodiscard]] std::unique_ptr<FolderLock> prepare_export(const DistContext& context,
                                                          const std::filesystem::path& folder,
                                                          const std::map<std::string, std::string>& files,
                                                          const TrainerConfig& config);
 
-// Collective. Calls write_model_state(). Throws UnequalRanksError if ranks that hold the same tensor have different
-// values of it. The main process warns of tensors of the model that the mapper does not use.
+// Collective. Calls write_model_state(). Throws UnequalRanksError if ranks hold different values of the same tensor.
+// The main process warns of tensors of the model that the mapper does not use.
 void export_model(const TrainingJob& job, const ModelExport& model, const std::filesystem::path& folder);
 
 }  // namespace d9d

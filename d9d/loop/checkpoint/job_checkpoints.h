@@ -1,5 +1,5 @@
-// The checkpoints of a job: the folder for them, the one to resume from, and the comparison of its settings with those
-// of the job. JobSaves (job_saves.h) writes checkpoints, job_state.h says what they contain.
+// Prepares the folder for the checkpoints of a job, finds the checkpoint to resume from, and compares its settings with
+// those of the job. JobSaves (job_saves.h) writes checkpoints, job_state.h says what they contain.
 //
 // Example
 //   const auto lock = prepare_saves(context, config.checkpointing);
@@ -22,25 +22,26 @@
 
 namespace d9d {
 
-// Whether the job saves and resumes: it does unless trainer.checkpointing.period_steps is "disable".
+// Returns whether the job saves and resumes: it does unless trainer.checkpointing.period_steps is "disable".
 [[nodiscard]] bool saves_checkpoints(const CheckpointingConfig& config);
 
-// Collective. Locks the checkpoint folder for this job until the returned lock is destroyed. The lock is null except on
-// the main process, and if the job does not save. Throws IoError if no checkpoint could be written to the folder, or if
-// another job has locked it.
+// Collective. Locks the checkpoint folder for this job until the returned lock is destroyed. The lock is null if the
+// job does not save, and on all ranks but the main process. Throws IoError if checkpoints cannot be written to the
+// folder, or if another job has locked it.
 [[nodiscard]] std::unique_ptr<FolderLock> prepare_saves(const DistContext& context, const CheckpointingConfig& config);
 
 // Collective. Returns the newest checkpoint, from which the job resumes; none if it starts anew.
 [[nodiscard]] std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context,
                                                                const CheckpointingConfig& config);
 
-// Collective. Throws IoError if a file or folder that is no checkpoint has the name of a checkpoint of a step that this
-// job has not done yet.
+// Collective. Throws IoError if a file or folder that is not a checkpoint has a name that this job may need for one of
+// its next checkpoints: save-<step> of a step that the job has not done yet.
 void check_names_of_saves(const DistContext& context, const CheckpointingConfig& config, const JobSchedule& schedule);
 
 // Collective. Returns the configuration with source_checkpoint resolved to one folder, the same on all ranks: for a
-// folder of checkpoints, its newest checkpoint. A resumed job whose frozen parameters come from source_checkpoint gets
-// the checkpoint that the previous job has read. The checkpoints of this job record the resolved folder.
+// folder of checkpoints, its newest checkpoint. If a resumed job takes its frozen parameters from source_checkpoint,
+// and that is a folder of checkpoints, they come from the checkpoint in it that the job read before it was resumed. The
+// checkpoints of this job record the resolved folder.
 [[nodiscard]] TrainerConfig with_found_source(const DistContext& context, const TrainerConfig& config,
                                               const std::optional<SavedCheckpoint>& resumed);
 
@@ -55,11 +56,11 @@ void check_optimizer_state(const DistContext& context, const Module& module, con
 
 // Local. The main process logs one warning that lists the settings which differ from those of the job that saved.
 // Compared are the hparams of task and model (dump_hparams) and TrainingJob::written, without trainer.run and
-// trainer.schedule. Shapes of tensors would not show such a difference, of a rope_base for instance.
+// trainer.schedule. Loading alone would not detect a setting that changes no tensor shape, such as rope_base.
 void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& hparams,
                             const nlohmann::json& written);
 
-// Local. Loads the weights in a checkpoint of another job as the initial weights of `module`, by its names.
+// Local. Loads the weights of another job's checkpoint as the initial weights of `module`, by the names in `module`.
 LoadReport load_saved_model(Module& module, const SavedCheckpoint& saved, const LoadOptions& options);
 
 }  // namespace d9d

@@ -22,30 +22,33 @@ namespace d9d {
 
 class JobSaves {
  public:
-  // `job` must outlive this. If the job saves, a thread begins to allocate the host memory that saves are copied to.
+  // `job` must outlive this object. If the job saves, a thread begins to allocate host memory for copies of its
+  // tensors.
   explicit JobSaves(const TrainingJob& job);
 
-  // Whether a checkpoint is to be written now, after JobSchedule::advance(). is_last: no step follows in this run.
+  // Returns whether a checkpoint is due. Called after JobSchedule::advance(). is_last: no step follows in this run.
   // is_best: an evaluation of the step is the best so far.
   [[nodiscard]] bool is_due(bool is_last, bool is_best) const;
-  // Whether save() waits for the disk, the same on all ranks. It does at the end of a run, while the previous save is
-  // being written, and if a rank lacks host memory for a copy.
+  // Returns whether save() waits for the disk or for other ranks, the same on all ranks. It does at the end of a run,
+  // while the previous save is being written, if a rank lacks host memory for a copy, and at the first save, when the
+  // ranks learn whether one of them does.
   [[nodiscard]] bool will_wait(bool is_last) const;
-  // Writes a checkpoint, or begins to. Collective if will_wait(), otherwise local; throws, on all ranks, only if it
-  // waits. Throws IoError if a save failed and trainer.checkpointing.on_failed_save is "stop", ConfigError if ranks
-  // have different values of a shared tensor (rank_consistency.h). At the end of a run a failed save does not throw: an
-  // export may still follow, and then the program ends with the error (DistContext::fail_at_end).
+  // Writes a checkpoint, or starts to write it in the background. Collective if will_wait(), otherwise local; throws,
+  // on all ranks, only if it waits. Throws IoError if a save failed and trainer.checkpointing.on_failed_save is "stop",
+  // ConfigError if ranks have different values of a shared tensor (rank_consistency.h). At the end of a run it does not
+  // throw IoError: an export may still follow, after which the program ends with the error (DistContext::fail_at_end).
   void save(const RunPosition& position, bool is_last);
 
-  // Local. Later work of the current stream, which may change parameters and the state of the optimiser, waits until
-  // they have been copied.
+  // Local. Makes later work of the current stream wait until parameters and optimiser state have been copied, since it
+  // may change them.
   void wait_for_copies() const { writer_.wait_for_copies(); }
   // Calls wait_for_copies() if an event that is triggered before the optimiser's step has a handler, which may write to
   // parameters.
   void wait_for_copies_before_handlers() const;
   [[nodiscard]] SaveProgress progress() const { return writer_.progress(); }
-  // Called in each step; reports a save whose files are written on all ranks. all: progress() before the step, summed
-  // over ranks. stops: the run ends after this step although steps are left. Throws as save() does.
+  // Called in each step. Moves a save in flight forward, and reports it when it has ended: logs the result and triggers
+  // kTrainCheckpointSaved, or handles the error. all: the sum over all ranks of progress() in this step. stops: the run
+  // ends after this step although steps are left. Throws as save() does.
   void advance(const SaveProgress& all, bool stops);
 
  private:

@@ -32,8 +32,8 @@ std::map<std::string, DTensor> tensors_of_model(const Module& module, bool train
   return tensors;
 }
 
-// Throws StateError if an entry has the shape of this rank's part of its parameter but no layout. Without a layout it
-// would count as a whole tensor, which one rank saves and all ranks load.
+// Throws StateError if an entry of the optimiser's state has the shape of this rank's part of its parameter but no
+// layout. Without a layout the entry would count as a whole tensor, which one rank saves and all ranks load.
 void check_layout(const std::string& entry, const DTensor& tensor,
                   const std::map<std::string, ParameterPtr>& parameters) {
   const auto found = parameters.find(entry.substr(0, entry.rfind('.')));
@@ -86,7 +86,7 @@ void check_frozen_source(const SavedCheckpoint& saved, const TrainerConfig& conf
             saved.folder().string(), " was saved, got ", config.determinism.base_seed, kAdvice);
 }
 
-// Returns the values of those ranks whose indices the checkpoint lists under the name `list`.
+// Returns the SavedCheckpoint::rank_values() of the ranks that the checkpoint's value named `list` lists.
 std::vector<nlohmann::ordered_json> values_of_ranks(const SavedCheckpoint& saved, const char* list) {
   std::vector<nlohmann::ordered_json> values;
   for (const auto rank : value_of(saved, list).get<std::vector<std::size_t>>()) {
@@ -97,7 +97,7 @@ std::vector<nlohmann::ordered_json> values_of_ranks(const SavedCheckpoint& saved
   return values;
 }
 
-// Copies of the sums of metrics on this rank, in flight from the device.
+// Host copies of this rank's sums of metrics, by the metrics' names. The device may still be writing them.
 using MetricCopies = std::vector<std::pair<std::string, HostCopy>>;
 
 MetricCopies copies_of(const MetricMap& metrics, const SideStream& copies) {
@@ -120,7 +120,7 @@ nlohmann::json numbers_of(const MetricCopies& metrics) {
   return result;
 }
 
-// Returns a function that builds the values of this rank for a checkpoint; a thread calls it and waits for the copies.
+// Returns CheckpointState::rank_values: a function that waits for the copies of metrics and returns this rank's values.
 std::function<nlohmann::json()> rank_values(const TrainingJob& job, const nlohmann::json& task) {
   const SideStream copies(job.context.device());
   return [task, metrics = copies_of(job.metrics, copies), loss_means = copies_of(*job.loss_means, copies)] {
@@ -168,7 +168,7 @@ std::set<std::string> buffers_of(const Module& module) {
   return names;
 }
 
-// TrainingJob::evaluations as JSON, and back.
+// Returns TrainingJob::evaluations as JSON.
 nlohmann::ordered_json evaluations_json(const TrainingJob& job) {
   nlohmann::ordered_json sets = nlohmann::ordered_json::object();
   for (const auto& [name, history] : job.evaluations) {
@@ -181,7 +181,8 @@ nlohmann::ordered_json evaluations_json(const TrainingJob& job) {
   return sets;
 }
 
-// Leaves out sets that the job does not evaluate any more, and the best by another metric.
+// Restores TrainingJob::evaluations from evaluations_json(). Skips sets that the job does not evaluate any more, and a
+// best value of another metric or mode.
 void load_evaluations(const nlohmann::ordered_json& sets, TrainingJob& job) {
   for (const auto& [name, config] : job.config.evaluation) {
     if (!sets.contains(name)) continue;

@@ -21,7 +21,7 @@
 
 namespace d9d {
 
-// The state of a run that is not part of its job.
+// The part of a run's state that is not in its TrainingJob.
 struct RunPosition {
   nlohmann::json data = nullptr;             // PackStream::state()
   nlohmann::json task = nullptr;             // TrainTask::state() of this rank
@@ -39,12 +39,12 @@ struct RunPosition {
 inline constexpr const char* kModelPrefix = "model.";
 // Collective. Loads parameters and persistent buffers in place. With checkpoint_only_trainable_parameters, frozen
 // parameters are not in the checkpoint and keep their values. Throws ConfigError if the checkpoint was written with
-// another value of that setting, or if frozen parameters came from another source_checkpoint or another seed then.
+// another value of that setting, or by a job whose frozen parameters came from another source_checkpoint or seed.
 void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module,
                 const TrainerConfig& config);
 
 // Collective. Loads the optimiser's state in place, the position of the learning-rate schedule, metrics, the number of
-// updates, and the state of the tracker. Called after JobSchedule, data and model were loaded.
+// updates, past evaluations, and the state of the tracker. Called after JobSchedule, data and model were loaded.
 void load(const SavedCheckpoint& saved, TrainingJob& job);
 
 // Returns a value of CheckpointState::values. Throws StateError, naming the folder, if it is missing.

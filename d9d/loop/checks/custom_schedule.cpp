@@ -42,7 +42,7 @@ void check_equal_order(const DeviceMesh& ranks, const PipelineSchedule& schedule
   const std::vector<nlohmann::json> all = all_gather_object(own, ranks);
   std::map<std::int64_t, std::size_t> first;  // the first rank with each number of microbatches
   for (std::size_t i = 0; i < all.size(); ++i) {
-    // An entry without a hash comes from a rank that compares transfers now: it did this check in an earlier step.
+    // An entry without a hash is from a rank that compares transfers now, since it did this check in an earlier step.
     D9D_CHECK(all[i].contains("hash"), StateError,
               "[loop::trainer] expected as many microbatches on all ranks of a pipeline, got ", num_microbatches,
               " and, on rank ", ranks.ranks()[i], ", ", all[i].value("microbatches", std::int64_t{0}),

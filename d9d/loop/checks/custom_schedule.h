@@ -23,7 +23,8 @@ void refuse_two_schedules(const std::optional<PipelineSchedule>& own, const Pipe
 
 // Collective over `ranks`. Builds the schedule's program and compares it between ranks. Throws ConfigError on all ranks
 // if two ranks with the same number of microbatches have different programs. Throws StateError if a rank compares
-// transfers in this collective instead, because it has another number of microbatches, which it checked earlier.
+// transfers in this collective instead, because it has another number of microbatches, whose program it checked
+// earlier.
 void check_equal_order(const DeviceMesh& ranks, const PipelineSchedule& schedule, std::int64_t num_pipeline_ranks,
                        std::int64_t num_microbatches);
 

@@ -1,16 +1,16 @@
 // Checks that the ranks which compute the layers of a microbatch together have the same number of microbatches in a
 // step. Otherwise one rank would wait in a collective that the others never begin.
 //
-// Ranks depend on each other in every microbatch if they share it (pipeline, context and tensor parallelism), or if
-// they hold parts of one parameter (FSDP, expert and tensor parallelism). Other ranks, such as replicas, communicate
-// only when gradients are summed at the end of a step, and may have different numbers of microbatches.
+// Ranks depend on each other in every microbatch if they compute it together (pipeline, context and tensor parallelism)
+// or if they hold parts of one parameter (FSDP, expert and tensor parallelism). Other ranks, such as replicas,
+// communicate only when gradients are summed at the end of a step, and may have different numbers of microbatches.
 //
 // Example
 //   EqualMicrobatches equal(context, *module);
 //   equal.check(/*step=*/0, pack.size());                      // gathers the numbers on the host
-//   ...                                                        // the step; its sums also say what the next packs have
+//   ...                                                        // the step; it also tells the sizes of the next packs
 //   equal.tell_next(step.next_microbatches);
-//   equal.check(1, next_pack.size());                          // local if all ranks knew
+//   equal.check(1, next_pack.size());                          // local, if all sizes are known
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ namespace d9d {
 
 class EqualMicrobatches {
  public:
-  // Local. module: this rank's stages, laid out.
+  // Local. module: this rank's stages, whose parameters have layouts.
   EqualMicrobatches(const DistContext& context, const Module& module);
 
   // Called before the first forward of a step. own: the number of microbatches of this rank. Collective over all ranks,

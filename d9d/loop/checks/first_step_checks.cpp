@@ -21,7 +21,7 @@ namespace {
 
 std::string_view bytes_of(const void* data, std::size_t size) { return {static_cast<const char*>(data), size}; }
 
-// "layers.0.up.weight and 5 more"
+// Returns a text such as "layers.0.up.weight and 5 more".
 std::string first_of(const std::vector<std::string>& names) {
   return names.size() == 1 ? names.front() : cat(names.front(), " and ", names.size() - 1, " more");
 }
@@ -40,7 +40,7 @@ std::uint64_t hash_of_boxes(const NamedParameter& parameter) {
   return hash;
 }
 
-// Compares the first packs of two ranks, as check_packs() gathers them.
+// Throws the errors of check_packs() for two ranks, whose entries check_packs() has gathered.
 void check_pair(const nlohmann::json& first, const nlohmann::json& second) {
   const bool shares_data = first["share"] == second["share"];
   if (first["hash"].is_null() || second["hash"].is_null()) return;

@@ -30,7 +30,7 @@
 namespace d9d {
 
 // Collective over all ranks. state: PackStream::state() before the first pack. Throws ConfigError on all ranks unless
-// all ranks read one dataset in one order. Compares only the streams of make_pack_stream() and StreamedPacks.
+// all ranks read the same dataset in the same order. Compares only the streams of make_pack_stream() and StreamedPacks.
 void check_data_order(const DistContext& context, const nlohmann::json& state);
 
 // Returns `hash` continued with the tensor's shape, dtype and, unless it is sparse, values. Waits for the tensor's
@@ -66,7 +66,7 @@ class FirstStep {
   // or if ranks that compute a microbatch together begin with different ones. Accepts equal samples that have different
   // FirstPack::number: the dataset then contains a sample twice.
   void check_packs(const FirstPack& own) const;
-  // Called before the backward of a microbatch. Collects the leaves of the autograd graph of its loss.
+  // Called before the backward of a microbatch. Collects the leaves of the loss's autograd graph.
   void watch(const at::Tensor& loss);
   // Collective over all ranks. Called after the last backward of the step, when its autograd graphs are freed. The
   // first rank of each pipeline stage warns of trained parameters that no rank's loss depends on, of its own leaves
@@ -106,7 +106,7 @@ class FirstUpdate {
     std::string name;
     std::uint64_t place = 0;  // hash of the positions that the rank's elements have in the whole parameter
     at::Tensor stored;        // the part of the parameter that the rank keeps, contiguous
-    at::Tensor elements;      // [at most kNumElements], in the memory of `stored`
+    at::Tensor elements;      // [at most 1024], a view of `stored`
     at::Tensor before;        // copy of `elements` before the step
   };
   bool is_done_ = false;

@@ -42,11 +42,11 @@ namespace d9d {
 // Converts a JSON pointer to the form in which messages name keys: "/optimizer/lr" -> "optimizer.lr".
 [[nodiscard]] std::string dotted_key(const std::string& pointer);
 
-// All check_equal_*() are collective. They throw ConfigError on all ranks; its text names the difference and two ranks
-// that differ.
+// All check_equal_*() are collective. If values differ, they throw ConfigError on all ranks; its text names the
+// difference and two ranks that differ.
 
-// Compares all keys except trainer.run and the tracker's, which only the main process reads. hparams: an object with
-// the settings of the other parts of the job.
+// Compares all settings except trainer.run and trainer.logging.tracker, which only the main process reads. hparams: an
+// object with the settings of the other parts of the job.
 void check_equal_config(const DistContext& context, const TrainerConfig& config, const nlohmann::json& hparams);
 void check_equal_export(const DistContext& context, const std::filesystem::path& folder);
 // Compares the name of the schedule and the rank of each pipeline stage.
@@ -58,8 +58,8 @@ void check_equal_rates(const DistContext& context, double learning_rate, double 
 // Returns CheckpointState::equal_values of a job: the values that a checkpoint contains once and that must therefore be
 // equal on all ranks.
 [[nodiscard]] std::map<std::string, EqualValue> equal_at_saves();
-// Returns CheckpointState::copies: the later copies of persistent buffers that several stages of this rank have under
-// one name. module: local_stages(stages). prefix: prepended to the names, as in the checkpoint.
+// Returns CheckpointState::copies: if several stages of this rank have a persistent buffer of the same name, all these
+// buffers but the first. module: local_stages(stages). prefix: prepended to the names, as in the checkpoint.
 [[nodiscard]] std::multimap<std::string, at::Tensor> copies_of_buffers(
     const Module& module, const std::vector<std::shared_ptr<Module>>& stages, const std::string& prefix);
 

@@ -21,7 +21,8 @@ Json* find_object(Json& parent, std::string_view key) {
   return at != parent.end() && at->is_object() ? &*at : nullptr;
 }
 
-// Moves one value out of an object that is discarded afterwards. `from` and `to` are the paths of the two objects.
+// Moves source[key] to target[new_key]. `from` and `to` are the paths of the two objects, for messages. The caller
+// discards `source` afterwards.
 void move_value(Json& source, const ConfigPath& from, std::string_view key, Json& target, const ConfigPath& to,
                 std::string_view new_key) {
   const auto at = source.find(key);

@@ -12,11 +12,11 @@
 
 namespace d9d {
 
-// For the sections `trainer` and `inference`:
+// Replaces these keys in the sections `trainer` and `inference`:
 //   batching.{global_batch_size, microbatch_size}                    -> data.*
 //   data_loading.{num_workers, pin_memory, persistent_workers}       -> data.*
 //   profiling.enabled = false | true                                 -> the section is off | on
-// and for `model_provider`:
+// and these in `model_provider`:
 //   model.model                                                      -> model
 //   model.{num_labels, classifier_dropout | embedding_dim, normalize} -> head
 // Returns a note for each alias that was used. Throws ConfigError if both forms are present with different values.

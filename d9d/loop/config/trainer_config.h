@@ -146,8 +146,8 @@ constexpr auto enum_names(BestMode) {
   return std::to_array<EnumName<BestMode>>({{BestMode::kMin, "min"}, {BestMode::kMax, "max"}});
 }
 
-// What a job does with the best of its evaluations on a set: it saves a checkpoint, which num_to_keep neither counts
-// nor removes until a better one replaces it, and can export the model.
+// What a job does after its best evaluation on a set so far: it saves a checkpoint and can export the model.
+// num_to_keep does not count this checkpoint, which stays until an evaluation is better.
 struct BestConfig {
   std::string metric = "loss";  // a value of the evaluation: "loss", "loss/<name>" or the name of a metric
   BestMode mode = BestMode::kMin;
@@ -159,7 +159,7 @@ struct BestConfig {
   }
 };
 
-// When a job is evaluated on one of its evaluation sets while it trains (TrainerParts::evaluation).
+// When a training job evaluates its model on one of its evaluation sets (TrainerParts::evaluation).
 struct EvaluationConfig {
   StepActionPeriod period_steps = {};  // also evaluated after the last step, unless disabled
   bool at_start = false;               // also before the first step of the job
@@ -229,8 +229,8 @@ struct GradientManagerConfig {
 };
 
 struct TimeoutConfig {
-  // Seconds that one wait for other ranks may take while the job starts, in its first step, during evaluations and saves
-  // that training waits for, and after its last step.
+  // Seconds that one wait for other ranks may take while the job starts, in its first step, during evaluations and
+  // saves that training waits for, and after its last step.
   std::int64_t init_timeout = 10000;
   std::int64_t step_timeout = 100;  // seconds that one wait for other ranks may take in all other steps
 
@@ -242,7 +242,7 @@ struct TimeoutConfig {
 
 // Runs each forward and each backward as a CUDA graph, for steps whose kernels are so short that launches limit their
 // speed. A graph serves microbatches of one kind: those whose ForwardInputs have the same names, shapes, dtypes and
-// host values, and that find gradients in the same parameters. Other microbatches run eagerly and give the same
+// host values, and at whose start the same parameters have gradients. Other microbatches run eagerly and give the same
 // numbers. In a model of several stages, all microbatches of a step in their order make up one kind. Needs one device
 // per rank, and all mesh degrees except data_parallel_replicate and pipeline_parallel must be 1.
 //

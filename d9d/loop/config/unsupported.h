@@ -1,5 +1,4 @@
-// Settings that a configuration may contain but this version does not support. They are rejected by name, never
-// ignored.
+// Rejects, by name, settings that are valid in a configuration but that this version does not support. None is ignored.
 //
 // Example
 //   refuse_unsupported(config.trainer);

@@ -70,7 +70,7 @@ class GraphKeyWriter {
     }
   }
 
-  // None if a tensor is not on the device, not strided, or requires a gradient.
+  // Returns the key; none if a tensor is not on the device, not strided, or requires a gradient.
   [[nodiscard]] std::optional<std::string> key() const;
 
  private:

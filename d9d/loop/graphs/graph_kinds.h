@@ -1,5 +1,5 @@
-// Decides when each kind of work is captured in graphs: after it has run eagerly in a few steps. Works of one kind have
-// one key (graph_key.h).
+// Decides when each kind of work is captured in graphs: after it has run eagerly in a few steps. Work with equal keys
+// (graph_key.h) is of one kind.
 //
 // Example
 //   GraphKinds<Captured> kinds(config);
@@ -27,8 +27,8 @@ class GraphKinds {
   explicit GraphKinds(const CudaGraphConfig& config) : config_(config) {}
 
   // Returns the graphs of the kind with this key, to capture or to replay; null if the work must run eagerly. Kinds
-  // that first occurred in the same step are also captured in the same step, so that the memory of all their eager runs
-  // is freed before the first graph allocates its own. The returned object does not move.
+  // that occur in the same steps are also captured in the same step, so that the memory of all their eager runs is
+  // freed before the first graph allocates its own. The returned object does not move.
   [[nodiscard]] Captured* find(const std::string& key) {
     auto found = kinds_.find(key);
     if (found != kinds_.end() && found->second.captured.is_captured()) return &found->second.captured;

@@ -1,4 +1,4 @@
-// Errors of failed CUDA graph captures that tell the user what to change.
+// Replaces the errors of failed CUDA graph captures by errors that tell the user what to change.
 //
 // Example
 //   StepGraphs graphs(config, with_remedies(cuda_graphs(device)), device, module);

@@ -44,10 +44,11 @@ void check_layouts(const DistContext& context, const Module& module);
 void warn_of_source_checkpoint(const DistContext& context, const ModelStageFactoryConfig& config,
                                const std::vector<LoadReport>& of_stages);
 
-// Collective over the job. module: as ModelProvider::initialize_model_stage() returned it. resumes: the job continues
-// from its own checkpoint; model_stage_factory.source_checkpoint is then read only with
-// checkpoint_only_trainable_parameters, for the frozen parameters, which such a checkpoint lacks. Returns the report of
-// loading source_checkpoint, nullopt if it was not read. On the meta device no values are set.
+// Runs the steps listed at the top of this file for one stage. Collective over the job. module: as
+// ModelProvider::initialize_model_stage() returned it. resumes: the job continues from its own checkpoint;
+// model_stage_factory.source_checkpoint is then read only with checkpoint_only_trainable_parameters, for the frozen
+// parameters, which such a checkpoint lacks. Returns the report of loading source_checkpoint, nullopt if it was not
+// read. On the meta device no values are set.
 std::optional<LoadReport> build_model_stage(const DistContext& context, const TrainerConfig& config,
                                             AnyModelProvider& provider, const PipelineStageInfo& stage,
                                             const std::shared_ptr<Module>& module, bool resumes = false);

@@ -63,7 +63,7 @@ struct TokenLimits {
   std::int64_t max_positions;
 };
 
-// Provides token sequences as the section "data" of a configuration describes them (build_token_stream()).
+// Returns a provider of token sequences as the section "data" of a configuration describes them (build_token_stream()).
 [[nodiscard]] AutoDataProvider<TokenBatch> token_data_provider(DataConfig config, const TokenLimits& limits,
                                                                std::int64_t base_seed);
 

@@ -33,7 +33,8 @@ ForwardInputs<LanguageModelTypes> LanguageModelTask::build_forward_inputs(const 
           .num_tokens = num_tokens};
 }
 
-// Divides the sum and not each token's loss: the gradient of a token's loss is then 1, and no kernel multiplies by it.
+// Divides the sum and not each token's loss. The loop multiplies the result by its weight, num_predicted, so the
+// gradient of each token's loss is then one expanded number, 1, by which linear_cross_entropy need not multiply.
 LossResult LanguageModelTask::compute_loss(const Output& output, LanguageModelState& state, const JobSchedule&) {
   at::Tensor loss = output.head.cross_entropy.sum() / state.num_predicted.clamp_min(1);
   if (output.auxiliary_loss) loss = loss + *output.auxiliary_loss;

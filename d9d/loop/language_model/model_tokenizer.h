@@ -26,15 +26,15 @@ void check_tokenizer(const DistContext& context, const DataConfig& data,
 
 struct TokenizerFilesOptions {
   std::optional<std::filesystem::path> source_checkpoint = {};
-  std::optional<std::filesystem::path> tokenizer = {};  // of the data, if that is ids and source_checkpoint has none
+  std::optional<std::filesystem::path> tokenizer = {};  // used if the data is ids and source_checkpoint has none
   std::int64_t max_positions = 0;                       // longest sequence of the model; 0: unknown
 };
 
-// Local. Returns the texts of tokenizer.json, tokenizer_config.json, the chat template and generation_config.json, by
-// file name. They belong to the tokenizer of the data or, for data of token ids, to that of source_checkpoint. Data of
-// bytes gets a tokenizer.json whose tokens are bytes. Tokens that end a text or an answer in the data are also end
-// tokens in generation_config.json. Empty if no tokenizer is known. The main process warns if the files and the data
-// have different chat templates. Throws as chat_family().
+// Local. Returns the texts of tokenizer.json, tokenizer_config.json, special_tokens_map.json, added_tokens.json, the
+// chat template and generation_config.json, by file name. They belong to the tokenizer of the data or, for data of
+// token ids, to that of source_checkpoint. Data of bytes gets a tokenizer.json whose tokens are bytes. Tokens that end
+// a text or an answer in the data are also end tokens in generation_config.json. Empty if no tokenizer is known. The
+// main process warns if the files and the data have different chat templates. Throws as chat_family().
 [[nodiscard]] std::map<std::string, std::string> tokenizer_files(const DistContext& context, const DataConfig& data,
                                                                  const TokenizerFilesOptions& options);
 

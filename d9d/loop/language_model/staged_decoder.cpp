@@ -100,7 +100,7 @@ class StagedDecoder final : public TokenModel {
  private:
   [[nodiscard]] at::Tensor of_last_stage(const at::Tensor& logits) const {
     if (pipeline_.num_ranks() == 1) return logits;
-    // The other ranks do not know the dtype of the last stage's head.
+    // Logits are sent as float64, since the other ranks do not know the dtype of the last stage's head.
     const at::TensorOptions wide = at::TensorOptions(device_).dtype(at::kDouble);
     const at::Tensor shared = logits.defined() ? logits.to(at::kDouble)
                                                : at::empty({stages_.front()->model->model->vocabulary().total()}, wide);

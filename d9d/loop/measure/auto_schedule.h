@@ -2,7 +2,8 @@
 // and chooses the schedule with the shortest simulated step that fits into memory.
 //
 // Example
-//   const TrainerConfig config = with_chosen_schedule({context, given, binding, packs, task, provider, schedule}, saved);
+//   const UnbuiltJob job{context, given, binding, packs, task, provider, schedule};
+//   const TrainerConfig config = with_chosen_schedule(job, saved);
 //   config.pipelining.schedule;                     // any schedule but auto
 #pragma once
 
@@ -29,7 +30,7 @@ namespace d9d {
 // AutoScheduleConfig::costs_file.
 [[nodiscard]] TrainerConfig with_chosen_schedule(const UnbuiltJob& job, const std::optional<SavedCheckpoint>& saved);
 
-// Returns trainer.pipelining.schedule for checkpoints if it is auto, otherwise null.
+// Returns trainer.pipelining.schedule as checkpoints store it, without costs_file, if it is auto; otherwise null.
 [[nodiscard]] nlohmann::ordered_json auto_schedule_of(const TrainerConfig& config);
 
 }  // namespace d9d

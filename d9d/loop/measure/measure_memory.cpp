@@ -37,8 +37,8 @@ bool splits_backward(const PipelineProgram& program) {
   });
 }
 
-// Sets num_live and num_waiting of each stage to their values at the time in `program` at which the activations and
-// deferred tensors of all stages together have the most bytes.
+// Finds the time in `program` at which the activations and deferred tensors of all stages together have the most bytes.
+// Sets num_live and num_waiting of each stage to their values at that time.
 void count_live(const RankProgram& program, std::vector<StageMemory>& stages) {
   std::vector<StageMemory> now = stages;
   const auto bytes_of = [](const StageMemory& stage) {

@@ -2,7 +2,8 @@
 // first microbatch, and drops them.
 //
 // Example
-//   const MeasuredPipeline measured = measure_pipeline({context, config, binding, packs, task, provider, schedule}, {1, 2});
+//   const UnbuiltJob job{context, config, binding, packs, task, provider, schedule};
+//   const MeasuredPipeline measured = measure_pipeline(job, {1, 2});
 //   measured.stages.at(8)[7].forward;               // seconds, of the last of 8 stages
 //
 // The measurement changes no state of the job except what task and provider keep themselves.

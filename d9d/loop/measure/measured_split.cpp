@@ -86,8 +86,8 @@ double bytes_of_step_end(Module& stage, std::optional<Dtype> gradient_dtype) {
 }
 
 // Runs the forward of each of two stages at the same time as the backward of the other. Returns the fraction of the
-// shorter computation's time that this hides; 0 if the executor runs the two one after the other. Measures each pair in
-// sequence and directly afterwards concurrently, since a device's clock rate depends on its load just before.
+// shorter computation's time that this hides; 0 if the executor runs the two one after the other. Measures each pair
+// first in sequence and right after that concurrently, since a device's clock rate depends on its load just before.
 double measure_overlap(const UnbuiltJob& job, std::vector<TrainingStage>& stages,
                        const std::vector<StageSample>& samples, const std::vector<StageCosts>& costs) {
   if (!job.context.device().is_cuda() || job.config.cuda_graph) return 0;
@@ -190,7 +190,7 @@ void MeasuredSplit::measure(RankMeasurement& measurement) {
   }
   for (const auto& [name, metric] : metrics) metric->reset();
   gradients.abandon();
-  wait_for_all(job_.context);  // other ranks may read this rank's parameters before
+  wait_for_all(job_.context);  // until then other ranks may read this rank's parameters
   gradients.close();
 }
 

@@ -66,16 +66,16 @@ class MeasuredSplit {
   // `job` is borrowed.
   MeasuredSplit(const UnbuiltJob& job, std::int64_t num_stages_per_rank);
 
-  // Collective over the job. Builds the stages of this rank. Returns why the model cannot be split this way, from the
-  // provider's ConfigError on some rank; none on success. Parameters have their initial values, even if the job reads a
-  // checkpoint.
+  // Collective over the job. Builds the stages of this rank. If the provider throws a ConfigError on some rank, returns
+  // its text, which says why the model cannot be split this way; otherwise returns none. Parameters have their initial
+  // values, even if the job reads a checkpoint.
   [[nodiscard]] std::optional<std::string> build();
   // Called after build(). Returns the layer distribution that the model declares; none if it declares none.
   [[nodiscard]] std::optional<LayerDistribution> layers() const { return model_stages_.front()->layers; }
-  // Collective over the job, called after build(); PackReader::peek() must have a microbatch. Adds to
-  // `measurement` the costs of this rank's stages, those of the link to the next rank if `measurement` has no
-  // stages yet and, with two stages per rank, the overlap of composed computations. Sets device_bytes to nine tenths of
-  // the memory that is free or held by these stages, if that is less than before. Errors name the stage that throws.
+  // Collective over the job, called after build(); PackReader::peek() must have a microbatch. Adds to `measurement` the
+  // costs of this rank's stages, those of the link to the next rank if `measurement` has no stages yet and, with two
+  // stages per rank, the overlap of composed computations. Sets device_bytes to nine tenths of the memory that is free
+  // or held by these stages, if that is less than before. Errors name the stage that throws.
   void measure(RankMeasurement& measurement);
 
  private:
@@ -93,7 +93,7 @@ class MeasuredSplit {
   const AllocatedBytes allocated_;  // allocations since the constructor
   std::vector<double> held_ = {};   // bytes per stage: parameters, gathered tensors, gradients
   std::vector<std::shared_ptr<AnyModelStage>> model_stages_;
-  std::vector<std::shared_ptr<Module>> stages_;  // their modules
+  std::vector<std::shared_ptr<Module>> stages_;  // the modules of model_stages_
   std::shared_ptr<Module> module_;
 };
 

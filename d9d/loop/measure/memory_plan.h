@@ -42,7 +42,7 @@ struct StageMemory {
   std::int64_t num_parameters = 0;  // elements that the rank keeps
   std::int64_t parameters = 0;      // includes master weights, buffers and the padding of shards
   std::int64_t optimizer = 0;
-  // Under FSDP: gathered parameters, and full gradients before their reduction that `gradients` does not count.
+  // Under FSDP: gathered parameters, and those full gradients before reduction that are not counted in `gradients`.
   std::int64_t gathered = 0;
   std::int64_t gradients = 0;    // largest size between two microbatches
   std::int64_t activations = 0;  // kept per microbatch from its forward to its backward, with its inputs
@@ -63,8 +63,8 @@ struct RankMemory {
   [[nodiscard]] std::int64_t activations() const;  // bytes of all live and all waiting microbatches
 };
 
-// Local. Returns one entry per pipeline rank. Of the ranks with the same stages it is the first, whose shards are the
-// largest. Throws what building the job would throw: ConfigError for an invalid mesh, schedule or number of
+// Local. Returns one entry per pipeline rank. It is for the first of the ranks with the same stages, whose shards are
+// the largest. Throws what building the job would throw: ConfigError for an invalid mesh, schedule or number of
 // microbatches.
 [[nodiscard]] std::vector<RankMemory> plan_memory(const MemoryRequest& request,
                                                   ModelProvider<LanguageModelTypes>& model);
@@ -77,7 +77,7 @@ struct MemoryMeter {
 };
 
 // Collective over the ranks of the context, which pass the same request. Returns the memory of this rank, measured
-// while the step that plan_memory() simulates runs with real tensors on the context's device.
+// while one step runs on the context's device. plan_memory() calls it with a context on the meta device.
 [[nodiscard]] RankMemory measure_memory(const DistContext& context, const MemoryRequest& request,
                                         ModelProvider<LanguageModelTypes>& model, const MemoryMeter& meter);
 

@@ -44,12 +44,12 @@ struct SubscribedHandler {
 
 }  // namespace detail
 
-// What subscribe() returns. Its end is not the end of the subscription.
+// A handle to a subscription. Destroying the handle does not end the subscription.
 class Subscription {
  public:
-  Subscription() = default;  // of nothing
-  // The handler is not called from now on, also if its event is being triggered. May be called by the handler itself,
-  // several times, and after the bus has gone.
+  Subscription() = default;  // refers to no handler
+  // Ends the subscription: the handler is not called any more, not even by a trigger() that is running. end() may be
+  // called by the handler itself, several times, and after the bus is destroyed.
   void end() {
     if (const auto handler = handler_.lock()) handler->is_active = false;
   }
@@ -81,8 +81,8 @@ class EventBus {
   }
 
   // Runs the handlers synchronously, in the order in which they subscribed; handlers that subscribe meanwhile run last.
-  // An exception in a handler stops the remaining ones and continues as a StateError that names the event, with the
-  // original nested in it (std::rethrow_if_nested).
+  // If a handler throws, the remaining handlers do not run, and trigger() throws a StateError that names the event,
+  // with the original exception nested in it (std::rethrow_if_nested).
   template <class Context>
   void trigger(const Event<Context>& event, const std::type_identity_t<Context>& context) {
     run(event.id, typeid(Context), &context);

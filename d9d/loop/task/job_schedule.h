@@ -1,4 +1,4 @@
-// How many optimiser steps a job has, how many are done, and whether a periodic action is due.
+// Counts the optimiser steps of a job, and says whether a periodic action is due.
 //
 // Example
 //   d9d::JobSchedule schedule(d9d::total_steps_of(config.schedule.total_steps, stream.num_steps()));
@@ -20,8 +20,8 @@
 
 namespace d9d {
 
-// The number of steps of a job: `configured` if set, else what the data provides (`available`). Throws ConfigError if
-// neither is known, or if the data provides fewer than configured.
+// Returns the number of steps of a job: `configured` if set, else what the data provides (`available`). Throws
+// ConfigError if neither is known, or if the data provides fewer than configured.
 [[nodiscard]] std::int64_t total_steps_of(std::optional<std::int64_t> configured,
                                           std::optional<std::int64_t> available);
 
@@ -44,14 +44,14 @@ class JobSchedule {
   // Marks one more step as complete.
   void advance() { ++current_step_; }
 
-  // Whether an action with this period is due in the current step (or, after advance(), in the one that just ended).
-  // Steps count from 1: a period of 5 acts at the 5th, 10th, ... step.
+  // Returns whether an action with this period is due in the current step (or, after advance(), in the one that just
+  // ended). Steps count from 1: a period of 5 acts at the 5th, 10th, ... step.
   [[nodiscard]] bool should_do_action(const StepActionPeriod& period, const StepActionRules& rules = {}) const;
 
   // Returns a copy whose current_step() throws ConfigError, for code that a CUDA graph captures.
   [[nodiscard]] JobSchedule without_step() const;
 
-  // {"current_step": n}. The total is left out, because a resumed job may have another one.
+  // Returns {"current_step": n}. The total is left out, because a resumed job may have another one.
   [[nodiscard]] nlohmann::ordered_json state() const;
   // Throws StateError if `state` does not have the form that state() returns, ConfigError if its step is greater than
   // total_steps().

@@ -33,8 +33,8 @@ template <class Types>
 using ModelForward = std::function<OutputOf<Types>(const InputOf<Types>&, const SharedOf<Types>&)>;
 
 // The functions of a stage of a model in several stages. `Arrived` is the input of the stage: the model's input on the
-// first stage (alternative 0), the output of the previous stage on the others (alternative 1). Stages but the last call
-// `forward`, the last calls `last_forward`.
+// first stage (alternative 0), the output of the previous stage on the others (alternative 1). The loop calls
+// `last_forward` on the last stage and `forward` on all others.
 template <class Types>
 struct ModelPart {
   using Arrived = std::variant<InputOf<Types>, TransferOf<Types>>;

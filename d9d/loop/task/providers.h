@@ -1,5 +1,6 @@
-// The parts of a training job that its author provides: model, data, optimiser, learning rate. Each builder is called
-// once; those of a model are also called for stages that trainer.pipelining.schedule = auto measures and drops.
+// The parts of a training job that its author provides: model, data, optimiser, learning rate. Each builder of data,
+// optimiser and learning rate is called once. Those of a model are called once for each stage of the rank, and also for
+// stages that trainer.pipelining.schedule = auto measures and drops.
 #pragma once
 
 #include <map>

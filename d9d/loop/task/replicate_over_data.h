@@ -9,9 +9,10 @@ namespace d9d {
 // Throws ConfigError if a degree of the mesh splits the model or its sequences.
 void check_only_data_parallel(const DistContext& context);
 
-// Local, on the meta device. Every data-parallel rank holds the whole module, and gradients are summed over these
-// ranks. After each step, buffers of adopted modules get the values of the first rank (broadcast_buffers). Throws
-// ConfigError for mesh.data_parallel_shard > 1 (shard_over_data.h), and as check_only_data_parallel().
+// Local, on the meta device. Declares that every data-parallel rank holds the whole module, that gradients are summed
+// over these ranks, and that buffers of adopted modules get the first rank's values after each step
+// (broadcast_buffers). Throws ConfigError for mesh.data_parallel_shard > 1 (shard_over_data.h), and as
+// check_only_data_parallel().
 void replicate_over_data(const DistContext& context, Module& module);
 
 }  // namespace d9d

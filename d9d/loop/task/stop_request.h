@@ -12,10 +12,10 @@
 
 namespace d9d {
 
-// Local: each rank has its own. A request of any rank ends the job on all ranks: after the running step, whose handlers
-// made it, or after the first step of a run if it was made before. With several ranks, a handler of kTrainStepPost that
-// subscribes during a run that began without any ends it one step later. The job saves its last step, and ends as a
-// finished one.
+// Local: each rank has its own. A request of any rank ends the job on all ranks: after the running step if a handler of
+// that step made the request, or after the first step of a run if it was made before the run. One case takes a step
+// longer: with several ranks, a run began without handlers of kTrainStepPost, and one that subscribed during the run
+// made the request. The job saves a checkpoint of its last step, and ends like one that did all its steps.
 class StopRequest {
  public:
   // why: for the log, such as "the loss is below 0.1". Of several requests the first counts.

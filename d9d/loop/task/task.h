@@ -74,21 +74,21 @@ class AnyTask {
   // Returns new metrics at each call: called for training, for each evaluation set, and while a job measures stages.
   [[nodiscard]] virtual MetricMap create_metrics();
 
-  // The state of this rank's task that a resumed job needs; null: none. Called between steps.
+  // Returns the state of this rank's task that a resumed job needs; null: none. Called between steps.
   [[nodiscard]] virtual nlohmann::json state() const;
   // Called before the first step of a resumed job, unless all states are null. of_ranks: what state() returned on each
   // data-parallel rank of the job that saved, in rank order; this job may have another number of such ranks.
   virtual void load_state(const std::vector<nlohmann::json>& of_ranks);
 
-  // Called once, before anything is built and before the model provider's register_events. Subscribes to the events
-  // that docs/training.md lists.
+  // Called once, before anything is built and before the model provider's register_events. An override may subscribe to
+  // the events that docs/training.md lists.
   virtual void register_events(const DistContext& context, EventBus& events);
   [[nodiscard]] virtual nlohmann::json dump_hparams() const;  // by default an empty object
   virtual void finalize();                                    // called once, after the last step
 };
 
-// Returns create_metrics(). Throws StateError if a metric is null, or has the name of a value that the job logs itself: a
-// tracker would merge the two series.
+// Returns create_metrics(). Throws StateError if a metric is null, or has the name of a value that the job logs itself:
+// a tracker would merge the two series.
 [[nodiscard]] MetricMap checked_metrics(AnyTask& task);
 
 template <class Types>

@@ -21,7 +21,8 @@
 
 namespace d9d {
 
-// Contexts of the events. Their references are valid as long as the trainer, or as long as the run for TrainReady.
+// Contexts of the events. References to folders, set names, values and errors are valid until the handler returns, the
+// reference of TrainReady until the end of the run, and all others as long as the trainer exists.
 struct ConfigurationStarted {
   const DistContext& dist_context;
 };
@@ -79,7 +80,7 @@ template <class Batch>
 inline constexpr Event<DataStreamReady<Batch>> kTrainDataStreamReady{"train.configuration.data_stream"};
 // Triggered when the stages have storage and their values, which may come from a checkpoint.
 inline constexpr Event<ModelStagesReady> kTrainModelStagesReady{"train.configuration.model_stages"};
-// Triggered if the job continues from a checkpoint, when all of it is loaded.
+// Triggered if the job continues from a checkpoint, when the whole checkpoint is loaded.
 inline constexpr Event<CheckpointEvent> kTrainCheckpointLoaded{"train.checkpoint.loaded"};
 // The next two are triggered when both the optimiser and the learning-rate scheduler exist.
 inline constexpr Event<OptimizerReady> kTrainOptimizerReady{"train.configuration.optimizer"};
@@ -98,15 +99,15 @@ inline constexpr Event<TrainStep> kTrainOptimizerStepPre{"train.optimizer_step.p
 inline constexpr Event<TrainStep> kTrainOptimizerStepPost{"train.optimizer_step.post"};
 // Triggered after the step's values are given to the log and its gradients cleared; current_step() is still this step.
 inline constexpr Event<FinishedStep> kTrainStepPost{"train.step.post"};
-// Triggered before and after each evaluation, when the step is counted and before its checkpoint is saved; the latter is
-// not triggered if a signal ends the evaluation.
+// Triggered before and after each evaluation, which runs when the step is counted and before its checkpoint is saved.
+// kTrainEvaluationPost is not triggered if a signal ends the evaluation.
 inline constexpr Event<EvaluationEvent> kTrainEvaluationPre{"train.evaluation.pre"};
 inline constexpr Event<FinishedEvaluation> kTrainEvaluationPost{"train.evaluation.post"};
-// Triggered on all ranks in the step in which they know that a checkpoint is complete on disk, after the votes of that
-// step; at the end of the run for the last one.
+// Triggered on all ranks in the step in which they learn that a checkpoint is complete on disk, after the votes of that
+// step (rank_votes.h). For the last checkpoint of a run, triggered at the end of the run.
 inline constexpr Event<CheckpointEvent> kTrainCheckpointSaved{"train.checkpoint.saved"};
-// Triggered on a rank whose Trainer::train() ends with an exception, which then goes on. Other ranks may have failed or
-// may be waiting for this one, so a handler must not communicate; what it throws is dropped.
+// Triggered on a rank whose Trainer::train() ends with an exception, which is then rethrown. Other ranks may have
+// failed or may be waiting for this one, so a handler must not communicate. Exceptions of the handler are ignored.
 inline constexpr Event<TrainFailed> kTrainFailed{"train.failed"};
 // Triggered after the task's finalize, also when the job was interrupted.
 inline constexpr Event<TrainFinished> kTrainFinished{"train.finished"};
