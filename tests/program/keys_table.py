@@ -233,6 +233,7 @@ def trainer_rows():
     hangs = "test_a_rank_that_hangs_ends_the_job_in_time_and_is_named"
     graphs = "tests/loop/step/step_graphs_test.cpp"
     evaluation = "tests/loop/run/evaluation_test.cpp"
+    spikes = "tests/loop/run/spikes_test.cpp"
     evaluated = {"kind": "tokens", "path": "tokens.bin", "dtype": "uint8", "sequence_length": 32, "global_batch_size": 8,
                  "microbatch_size": 4, "num_workers": 0}
     rows = {
@@ -280,6 +281,12 @@ def trainer_rows():
         "trainer.gradient_clipping.log_total_steps": Row(2, look=numbers),
         "trainer.gradient_clipping.on_non_finite": tests("tests/loop/run/trainer_test.cpp",
                                                          "A_nan_is_skipped_if_asked_and_training_goes_on"),
+        "trainer.gradient_clipping.spikes": tests(spikes, "Change_nothing_and_are_counted"),
+        "trainer.gradient_clipping.spikes.num_deviations": tests(spikes, "Change_nothing_and_are_counted"),
+        "trainer.gradient_clipping.spikes.window_steps": tests(
+            spikes, "Are_none_without_the_setting_or_before_half_of_the_window"),
+        "trainer.gradient_clipping.spikes.on_spike": tests(spikes, "Stop_the_job_if_asked"),
+        "trainer.gradient_clipping.max_skipped_in_a_row": tests(spikes, "In_a_row_end_the_job_at_the_limit"),
         "trainer.evaluation": Row({"validation": {"period_steps": 2}}, look=log("evaluation 'validation' after step 2: loss"),
                                   given={"evaluation_data": {"validation": evaluated}}),
         "trainer.evaluation{}.period_steps": tests(evaluation, "Has_a_period_a_limit_and_a_last_step"),

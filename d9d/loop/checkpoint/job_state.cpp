@@ -250,6 +250,8 @@ CheckpointState checkpoint_state(const TrainingJob& job, const RunPosition& posi
                         .rank_values = rank_values(job, position.task)};
   state.values = {{"schedule", job.schedule.state()},
                   {"num_updates", job.updates.num_updates()},
+                  {"num_skipped_in_a_row", job.updates.num_skipped_in_a_row()},
+                  {"spikes", job.spikes.state()},
                   {"lr_scheduler", job.lr_scheduler.state()},
                   {"data", position.data},
                   {"tracker", position.tracker},
@@ -282,7 +284,9 @@ void load(const SavedCheckpoint& saved, TrainingJob& job) {
   }
   job.tracker_state = value_of(saved, "tracker");
   const auto num_updates = saved.values().find("num_updates");  // older checkpoints lack it
-  job.updates.load(num_updates == saved.values().end() ? saved.step() : num_updates->get<std::int64_t>());
+  job.updates.load(num_updates == saved.values().end() ? saved.step() : num_updates->get<std::int64_t>(),
+                   saved.values().value("num_skipped_in_a_row", std::int64_t{0}));
+  if (const auto spikes = saved.values().find("spikes"); spikes != saved.values().end()) job.spikes.load_state(*spikes);
   const auto evaluations = saved.values().find("evaluations");  // older checkpoints lack them
   if (evaluations != saved.values().end()) load_evaluations(*evaluations, job);
   if (job.context.is_main_process()) {

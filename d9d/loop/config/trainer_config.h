@@ -181,15 +181,36 @@ constexpr auto enum_names(NonFinitePolicy) {
   return std::to_array<EnumName<NonFinitePolicy>>({{NonFinitePolicy::kStop, "stop"}, {NonFinitePolicy::kSkip, "skip"}});
 }
 
+// A step whose loss or gradient norm is far above those of earlier steps is a spike. It is found on the device, before
+// the optimiser's step.
+struct SpikeConfig {
+  double num_deviations = 6.0;      // standard deviations above the mean at which a spike begins
+  std::int64_t window_steps = 128;  // how many earlier steps the mean and the deviation are of; half of them at least
+  NonFinitePolicy on_spike = NonFinitePolicy::kSkip;
+
+  static constexpr auto fields() {
+    using Spike = SpikeConfig;
+    return record<Spike>(defaulted("num_deviations", &Spike::num_deviations, greater_than(0)),
+                         defaulted("window_steps", &Spike::window_steps, at_least(2)),
+                         defaulted("on_spike", &Spike::on_spike));
+  }
+};
+
 struct GradientClippingConfig {
   std::optional<double> max_norm = {};                     // null: the norm is measured but nothing is clipped
   StepActionPeriod log_total_steps = {EverySteps{1}};      // when the norm is logged
   NonFinitePolicy on_non_finite = NonFinitePolicy::kStop;  // skip: the step changes nothing
+  std::optional<SpikeConfig> spikes = {};                  // null: no step is a spike
+  // After how many steps in a row that changed nothing the job ends with an error; null: never.
+  std::optional<std::int64_t> max_skipped_in_a_row = {};
 
   static constexpr auto fields() {
-    return record<GradientClippingConfig>(required("max_norm", &GradientClippingConfig::max_norm, greater_than(0)),
-                                          defaulted("log_total_steps", &GradientClippingConfig::log_total_steps),
-                                          defaulted("on_non_finite", &GradientClippingConfig::on_non_finite));
+    return record<GradientClippingConfig>(
+        required("max_norm", &GradientClippingConfig::max_norm, greater_than(0)),
+        defaulted("log_total_steps", &GradientClippingConfig::log_total_steps),
+        defaulted("on_non_finite", &GradientClippingConfig::on_non_finite),
+        defaulted("spikes", &GradientClippingConfig::spikes),
+        defaulted("max_skipped_in_a_row", &GradientClippingConfig::max_skipped_in_a_row, at_least(1)));
   }
 };
 

@@ -3,7 +3,8 @@
 //
 // Example
 //   Evaluations evaluations(job, task, provider, std::move(packs), training_packs);
-//   const EvaluationsOfStep done = evaluations.run_due(gradients, log, interrupt);       // after JobSchedule::advance()
+//   ...                                                                       // a step, JobSchedule::advance()
+//   const EvaluationsOfStep done = evaluations.run_due(gradients, log, interrupt);
 //   if (done.is_best) ...                                                     // save
 //
 // The loss of a set is sum(loss_i * weight_i) / sum(weight_i) over all its microbatches, as that of a step. Ranks that

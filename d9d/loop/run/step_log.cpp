@@ -166,7 +166,7 @@ void StepLog::show(const StepReport& report) {
   std::vector<std::string> fields = {
       text_of("loss %.4f", report.gradients.loss), text_of("grad %.3f", report.gradients.norm),
       text_of("lr %.2e", report.learning_rate), short_number(tokens_per_second) + " tok/s",
-      text_of("mem %.1f GiB", static_cast<double>(costs_.memory_now()) / (1 << 30))};
+      text_of("%.1fG", static_cast<double>(costs_.memory_now()) / (1 << 30))};
   const double data_share = report.votes.data_seconds / report.seconds;
   if (data_share >= 0.05) fields.push_back(text_of("data %.0f%%", 100 * data_share));
   bar_.update(job_.schedule.current_step(), std::move(fields));

@@ -85,8 +85,8 @@ class StepLog {
 
   // Collective. Logs library versions and the size of the job. Called once, before the first step.
   void announce(const GradientManager& gradients) const;
-  // Collective. Begins to copy metrics, statistics of the model and the peak memory to the host, and resets the metrics.
-  // Called before the optimiser's step, so that the copy need not wait for the optimiser.
+  // Collective. Begins to copy metrics, statistics of the model and the peak memory to the host, and resets the
+  // metrics. Called before the optimiser's step, so that the copy need not wait for the optimiser.
   [[nodiscard]] CollectedValues collect();
   // Takes the values of the current step out of `report`, and writes the steps whose values are there to the trackers
   // (LoggingConfig::max_pending_steps). Called before JobSchedule::advance().

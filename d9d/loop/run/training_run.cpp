@@ -144,13 +144,16 @@ class TrainingRun {
                                                 .save = saves_.progress(),
                                                 .next_microbatches = packs_.num_next(),
                                                 .data_seconds = data_seconds},
-                                               job_.context.mesh(MeshDomain::kBatch))};
+                                               job_.context.mesh(MeshDomain::kBatch)),
+                         .limits = job_.spikes.current()};
     report.gradients = gradients_.apply(job_.optimizer, report.learning_rate, own, around_optimizer_step(job_, step_));
     report.votes = read_votes(report.gradients.numbers);
     packs_.tell_next(report.votes.next_microbatches);
     saves_.advance(report.votes.save, report.votes.stops);
     first_update_.end(job_.context, report.gradients.is_usable && report.gradients.norm > 0);
     job_.updates.add(report.gradients, report.learning_rate, job_.schedule.current_step(), log_.main_log());
+    job_.updates.check_skipped(job_.config.gradient_clipping.max_skipped_in_a_row);
+    job_.spikes.add(report.gradients);
     report.seconds = seconds_since(start);
     return report;
   }

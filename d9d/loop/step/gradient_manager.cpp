@@ -134,14 +134,17 @@ at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
 }
 
 // Returns the clip coefficient divided by the total weight. NaN if the loss or the norm is not finite, which includes a
-// total weight of 0, or if ranks have not reduced the same modules.
-at::Tensor GradientManager::grad_scale_of(const at::Tensor& sums, const at::Tensor& norm) const {
+// total weight of 0, if the step is a spike, or if ranks have not reduced the same modules.
+at::Tensor GradientManager::grad_scale_of(const at::Tensor& sums, const at::Tensor& norm,
+                                          const StepLimits& limits) const {
   const at::Tensor weight = sums[kWeight];
   const at::Tensor loss = sums[kLoss] / weight, norm_of_step = norm / weight.abs();
   const at::Tensor clip =
       clipping_.max_norm ? clip_coefficient(norm_of_step, *clipping_.max_norm) : at::ones_like(norm);
   const at::Tensor scale = clip / weight + 0 * loss + 0 * norm_of_step;
-  return scale.masked_fill(sums[kDisagreement] > kMaxDisagreement, std::numeric_limits<double>::quiet_NaN());
+  at::Tensor is_refused = sums[kDisagreement] > kMaxDisagreement;
+  if (limits.are_set()) is_refused = is_refused | (loss > limits.loss) | (norm_of_step > limits.norm);
+  return scale.masked_fill(is_refused, std::numeric_limits<double>::quiet_NaN());
 }
 
 GradientManager::Pending GradientManager::sum_step(const RankReport& report) {
@@ -152,13 +155,13 @@ GradientManager::Pending GradientManager::sum_step(const RankReport& report) {
   const at::Tensor sums = sum_over_ranks(report);
   tied_.sum_gradients();
   const at::Tensor norm = distributed_grad_norm(norm_groups_, 2.0, pipeline_).to(sums.options());
-  const at::Tensor scale = grad_scale_of(sums, norm);
+  const at::Tensor scale = grad_scale_of(sums, norm, report.limits);
   const at::Tensor numbers = sums.narrow(0, kNumSums, sums.size(0) - kNumSums);
   const at::Tensor totals = at::cat({sums.narrow(0, 0, kNumSums), norm.view(1), scale.view(1), numbers});
   return {.grad_scale = scale, .totals = HostCopy(totals, copies_, world_)};
 }
 
-StepTotals GradientManager::read_step(const Pending& pending) const {
+StepTotals GradientManager::read_step(const Pending& pending, const StepLimits& limits) const {
   const at::Tensor& totals = pending.totals.wait();
   const double* const total = totals.const_data_ptr<double>();
   D9D_CHECK(
@@ -186,7 +189,21 @@ StepTotals GradientManager::read_step(const Pending& pending) const {
     step.reason = cat("loss ", text_of(step.loss), ", gradient norm ", text_of(step.norm), cause.text);
     step.is_lost = cause.is_parameter;
   }
+  step.is_spike = step.is_finite && (step.loss > limits.loss || step.norm > limits.norm);
+  if (step.is_spike) {
+    step.is_usable = false;
+    step.reason = cat("a spike: loss ", text_of(step.loss), ", gradient norm ", text_of(step.norm), ", with limits ",
+                      text_of(limits.loss), " and ", text_of(limits.norm), " from earlier steps");
+  }
   return step;
+}
+
+void GradientManager::refuse_spike(const StepTotals& step, const RankReport& report) const {
+  const bool stops = step.is_spike && clipping_.spikes && clipping_.spikes->on_spike == NonFinitePolicy::kStop;
+  D9D_CHECK(!stops, StateError, "[loop::gradients] expected no spike",
+            report.step ? cat(" in step ", *report.step) : "", ", got ", step.reason,
+            ". Continue from a checkpoint with other data or a lower learning rate; "
+            "trainer.gradient_clipping.spikes.on_spike = \"skip\" leaves such steps out.");
 }
 
 void GradientManager::refuse_non_finite(const StepTotals& step, const RankReport& report) const {
@@ -213,8 +230,9 @@ void GradientManager::scale_gradients(const StepTotals& step) const {
 
 StepTotals GradientManager::reduce_and_clip(const RankReport& report) {
   const Pending pending = sum_step(report);
-  const StepTotals step = read_step(pending);
+  const StepTotals step = read_step(pending, report.limits);
   refuse_non_finite(step, report);
+  refuse_spike(step, report);
   if (step.is_usable) scale_gradients(step);
   return step;
 }
@@ -225,9 +243,10 @@ StepTotals GradientManager::apply(Optimizer& optimizer, double learning_rate, co
     const Pending pending = sum_step(report);
     optimizer.step(learning_rate, pending.grad_scale);
     tied_.update_copies();
-    const StepTotals step = read_step(pending);
+    const StepTotals step = read_step(pending, report.limits);
     if (!step.is_usable) optimizer.forget_step();
     refuse_non_finite(step, report);
+    refuse_spike(step, report);
     return step;
   }
   const StepTotals step = reduce_and_clip(report);

@@ -30,6 +30,7 @@
 #include "d9d/internals/grad_norm/distributed_grad_norm.h"
 #include "d9d/internals/grad_sync/bucketed_reduction.h"
 #include "d9d/loop/config/trainer_config.h"
+#include "d9d/loop/step/spike_limits.h"
 #include "d9d/loop/step/tied_parameters.h"
 #include "d9d/modules/gradient_reduction.h"
 #include "d9d/optim/optimizer.h"
@@ -43,6 +44,7 @@ struct RankReport {
   // Summed over all ranks in the all-reduce that sums the losses. All ranks pass the same count of numbers
   // (rank_votes.h).
   std::vector<double> numbers = {};
+  StepLimits limits = {};  // above which the step is a spike; the same on all ranks
 };
 
 // Totals of a step, the same on all ranks.
@@ -52,8 +54,9 @@ struct StepTotals {
   double total_weight = 0.0;
   std::int64_t num_tokens = 0;
   std::vector<double> numbers = {};  // the sums of RankReport::numbers
-  bool is_usable = true;             // false: total weight 0, or not finite
+  bool is_usable = true;             // false: total weight 0, not finite, or a spike
   bool is_finite = true;
+  bool is_spike = false;
   bool is_lost = false;     // a parameter is not finite, so no later step can be finite
   double grad_scale = 1.0;  // factor on the summed gradients: divides by the total weight and clips
   std::string reason;       // why the step is not usable; empty if it is
@@ -114,7 +117,7 @@ class GradientManager {
   //
   // Throws CommunicationError, and reports neither loss nor norm, if a communication failed in the step. Throws
   // StateError on all ranks if the ranks have not reduced the same sharded modules, or if the loss or norm is not
-  // finite and the policy is to stop.
+  // finite or a spike and the policy is to stop.
   StepTotals apply(Optimizer& optimizer, double learning_rate, const RankReport& report = {},
                    const AroundStep& around = {});
   // Collective. Like apply(), but leaves the optimiser's step to the caller: the gradients are divided and clipped
@@ -146,7 +149,8 @@ class GradientManager {
   // Does not wait for the device. Gradients are summed but not divided.
   [[nodiscard]] Pending sum_step(const RankReport& report);
   // Waits for the copy of the totals, but not for work that was enqueued after sum_step().
-  [[nodiscard]] StepTotals read_step(const Pending& pending) const;
+  [[nodiscard]] StepTotals read_step(const Pending& pending, const StepLimits& limits) const;
+  void refuse_spike(const StepTotals& step, const RankReport& report) const;
   void refuse_non_finite(const StepTotals& step, const RankReport& report) const;
   // The microbatch, parameter or gradient that made a step non-finite; empty if unknown. cause_of_non_finite() is
   // collective and returns the same on all ranks.
@@ -158,7 +162,8 @@ class GradientManager {
   // Scales the gradients of all parameters in at least float32: narrower gradients are replaced by float32 ones.
   void scale_gradients(const StepTotals& step) const;
   [[nodiscard]] at::Tensor sum_over_ranks(const RankReport& report) const;
-  [[nodiscard]] at::Tensor grad_scale_of(const at::Tensor& sums, const at::Tensor& norm) const;
+  [[nodiscard]] at::Tensor grad_scale_of(const at::Tensor& sums, const at::Tensor& norm,
+                                         const StepLimits& limits) const;
 
   struct StageReductions {
     std::shared_ptr<BucketedReduction> bucketed;

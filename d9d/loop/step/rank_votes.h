@@ -1,6 +1,6 @@
 // Values that the ranks of a job exchange in each step besides gradients: whether the job stops, the progress of its
-// save, how long it waited for data, and the number of microbatches of each rank in the next step. The all-reduce that sums the losses also sums
-// these values (RankReport::numbers), so they need no collective of their own.
+// save, how long it waited for data, and the number of microbatches of each rank in the next step. The all-reduce that
+// sums the losses also sums these values (RankReport::numbers), so they need no collective of their own.
 //
 // Example
 //   const StepTotals step = gradients.apply(optimizer, rate, {.numbers = to_numbers({.asks_to_stop = true}, ranks)});

@@ -13,6 +13,7 @@
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/loop/step/microbatch.h"
+#include "d9d/loop/step/spike_limits.h"
 #include "d9d/loop/step/update_count.h"
 #include "d9d/loop/task/event_bus.h"
 #include "d9d/loop/task/job_schedule.h"
@@ -62,6 +63,7 @@ struct TrainingJob {
   nlohmann::json hparams;                          // settings of task and model, for the tracker
   nlohmann::ordered_json tracker_state = nullptr;  // of the tracker's run that this run continues
   UpdateCount updates;                             // over all runs of the job
+  SpikeLimits spikes = SpikeLimits(config.gradient_clipping.spikes);
   // By the names of trainer.evaluation.
   std::map<std::string, EvaluationHistory> evaluations = {};
   const std::shared_ptr<StopRequest> stop = std::make_shared<StopRequest>();

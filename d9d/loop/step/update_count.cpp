@@ -9,10 +9,19 @@ void UpdateCount::add(const StepTotals& step, double learning_rate, std::int64_t
   had_no_rate_ = had_no_rate_.value_or(true) && learning_rate == 0;
   if (step.is_usable) {
     ++num_updates_;
+    num_skipped_in_a_row_ = 0;
     return;
   }
+  ++num_skipped_in_a_row_;
   reason_ = step.reason;
   if (log != nullptr) log->warning("step ", index, " changed nothing: ", step.reason);
+}
+
+void UpdateCount::check_skipped(std::optional<std::int64_t> max_in_a_row) const {
+  D9D_CHECK(!max_in_a_row || num_skipped_in_a_row_ < *max_in_a_row, StateError,
+            "[loop::training] expected a step that changes the model within ", *max_in_a_row,
+            " steps (trainer.gradient_clipping.max_skipped_in_a_row), got none. The last: ", reason_,
+            ". Continue from a checkpoint with other data or a lower learning rate.");
 }
 
 void UpdateCount::check(std::int64_t total_steps, const Logger* log) const {

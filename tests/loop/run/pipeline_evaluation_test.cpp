@@ -1,5 +1,5 @@
-// Evaluation while a job trains on several ranks: of every layout it has the losses of one rank, and with it a job trains
-// bit for bit as without.
+// Evaluation while a job trains on several ranks: every layout has the losses of one rank, and trains bit for bit as
+// without evaluation.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
