@@ -86,6 +86,23 @@ struct SnippetClassifier : d9d::Module {
   const d9d::ModulePtr<d9d::Linear> classifier;                           // a layer of the library
 };
 
+// Ends the job when three evaluations in a row are no better than the best before them, also over several starts.
+struct EarlyStop {
+  void after_evaluation(const d9d::FinishedEvaluation& evaluation) {
+    accuracy = evaluation.values.at("accuracy");
+    num_worse = accuracy > best ? 0 : num_worse + 1;
+    best = std::max(best, accuracy);
+    if (num_worse == 3) evaluation.stop.request("three evaluations were no better");
+  }
+  static constexpr auto handlers() {
+    return std::tuple(d9d::on(d9d::kTrainEvaluationPost, &EarlyStop::after_evaluation));
+  }
+  nlohmann::json state() const { return {accuracy, best, num_worse}; }  // part of checkpoints
+  void load_state(const nlohmann::json& state) { accuracy = state[0], best = state[1], num_worse = state[2]; }
+  double accuracy = 0, best = 0;
+  int num_worse = 0;
+};
+
 struct Types {
   using Batch = Snippet;
   using Input = at::Tensor;                         // bytes
@@ -110,17 +127,10 @@ struct Task : d9d::TrainTask<Types> {
     const at::Tensor num_snippets = at::scalar_tensor(is_correct.numel());
     d9d::metric_at<d9d::MeanMetric>(metrics, "accuracy").update(is_correct.to(at::kFloat).mean(), num_snippets);
   }
-  // Ends the job when three evaluations in a row are no better than the best before them.
   void register_events(const d9d::DistContext&, d9d::EventBus& events) override {
-    events.subscribe(d9d::kTrainEvaluationPost, [this](const d9d::FinishedEvaluation& evaluation) {
-      accuracy = evaluation.values.at("accuracy");
-      num_worse = accuracy > best ? 0 : num_worse + 1;
-      best = std::max(best, accuracy);
-      if (num_worse == 3) evaluation.stop.request("three evaluations were no better");
-    });
+    events.attach("early_stop", early_stop);
   }
-  double accuracy = 0, best = 0;  // of evaluations
-  int num_worse = 0;
+  EarlyStop early_stop;
 };
 
 // Builds the model on each rank.
@@ -155,7 +165,7 @@ void train(const Config& config, d9d::DistContext& context) {
                                .evaluation = {{"unseen", &unseen}}});
   if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
   if (!config.export_to.empty()) trainer.export_to(config.export_to);
-  if (context.is_main_process()) std::cout << "accuracy on unseen text " << task.accuracy << '\n';
+  if (context.is_main_process()) std::cout << "accuracy on unseen text " << task.early_stop.accuracy << '\n';
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
+#include "d9d/base/io/atomic_file.h"
 #include "d9d/core/collectives/agreed.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/error/error_place.h"
@@ -32,6 +33,15 @@ std::unique_ptr<FolderLock> prepare_saves(const DistContext& context, const Chec
   if (!saves_checkpoints(config)) return nullptr;
   const CheckpointDirectory directory(config.save_dir, context.mesh(MeshDomain::kBatch));
   return with_error_place("trainer.checkpointing.save_dir", [&] { return directory.prepare(); });
+}
+
+void write_configuration(const DistContext& context, const TrainerConfig& config, const nlohmann::json& parts) {
+  if (!saves_checkpoints(config.checkpointing) || !context.is_main_process()) return;
+  nlohmann::ordered_json all = {{"mesh", write_record(context.mesh_parameters())}, {"trainer", write_record(config)}};
+  for (const auto& [name, settings] : parts.items()) all[name] = settings;
+  AtomicFile file(config.checkpointing.save_dir / "config.json");
+  file.write(all.dump(2) + '\n');
+  file.commit();
 }
 
 std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context, const CheckpointingConfig& config) {

@@ -45,6 +45,10 @@ void check_names_of_saves(const DistContext& context, const CheckpointingConfig&
 [[nodiscard]] TrainerConfig with_found_source(const DistContext& context, const TrainerConfig& config,
                                               const std::optional<SavedCheckpoint>& resumed);
 
+// Local. If the job saves, the main process writes <save_dir>/config.json: mesh and trainer with all defaults, and
+// `parts`, the settings of the other parts by name. config: with the schedule that "auto" has chosen. Throws IoError.
+void write_configuration(const DistContext& context, const TrainerConfig& config, const nlohmann::json& parts);
+
 // Local. Called before the state of an optimiser is saved or loaded. Throws StateError if state_dict() returns new
 // tensors at each call. The main process warns if state_dict() is empty, if an entry of several elements belongs to
 // no parameter, or if only some parameters have entries.

@@ -256,6 +256,7 @@ CheckpointState checkpoint_state(const TrainingJob& job, const RunPosition& posi
                   {"data", position.data},
                   {"tracker", position.tracker},
                   {"evaluations", evaluations_json(job)},
+                  {"handlers", job.events->states()},
                   {"base_seed", job.config.determinism.base_seed},
                   {kTrainableOnly, job.config.model_stage_factory.checkpoint_only_trainable_parameters},
                   {"task_ranks", task_ranks(job)},
@@ -289,6 +290,8 @@ void load(const SavedCheckpoint& saved, TrainingJob& job) {
   if (const auto spikes = saved.values().find("spikes"); spikes != saved.values().end()) job.spikes.load_state(*spikes);
   const auto evaluations = saved.values().find("evaluations");  // older checkpoints lack them
   if (evaluations != saved.values().end()) load_evaluations(*evaluations, job);
+  const auto handlers = saved.values().find("handlers");  // likewise
+  if (handlers != saved.values().end()) job.events->load_states(*handlers);
   if (job.context.is_main_process()) {
     job.context.log().info("continues after step ", saved.step(), " from ", saved.folder().string());
   }

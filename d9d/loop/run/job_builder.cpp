@@ -22,14 +22,18 @@ nlohmann::json hparams_of(const JobParts& parts) {
   return {{"task", parts.task.dump_hparams()}, {"model", parts.model.dump_hparams()}};
 }
 
+nlohmann::json JobBuilder::settings_of_parts() const {
+  nlohmann::json all = hparams_of(parts_);
+  all["optimizer"] = parts_.optimizer.dump_hparams();
+  all["lr_scheduler"] = parts_.lr_scheduler.dump_hparams();
+  return all;
+}
+
 void JobBuilder::check(const TrainerConfig& given) {
   refuse_unsupported(given);
   refuse_two_schedules(parts_.pipeline_schedule, given.pipelining.schedule);
   context_.set_timeout(std::chrono::seconds(given.timeout.init_timeout));
-  nlohmann::json all = hparams_of(parts_);
-  all["optimizer"] = parts_.optimizer.dump_hparams();
-  all["lr_scheduler"] = parts_.lr_scheduler.dump_hparams();
-  check_equal_config(context_, given, all);
+  check_equal_config(context_, given, settings_of_parts());
   check_cuda_graph(context_, given);
   check_cuda_graph(given, binding_.has_key());
 }
@@ -105,6 +109,7 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
 
   const TrainerConfig config =
       with_chosen_schedule({context_, found, binding_, *packs_, parts_.task, parts_.model, schedule}, saved_);
+  write_configuration(context_, config, settings_of_parts());
   const PipelineSchedule pipeline = pipeline_of(config);
   const StagePlacement placement = placement_of(pipeline, context_.mesh(MeshDomain::kRegular).axis_size("pp"));
   check_equal_schedule(context_, pipeline.name, placement);

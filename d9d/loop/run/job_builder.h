@@ -52,6 +52,7 @@ class JobBuilder {
   [[nodiscard]] const EvaluationPacks& evaluation_packs() const { return evaluation_packs_; }
 
  private:
+  [[nodiscard]] nlohmann::json settings_of_parts() const;  // by part
   void check(const TrainerConfig& given);
   [[nodiscard]] std::unique_ptr<EventBus> announce() const;
   // Opens the data stream and the newest checkpoint. If there is one, continues the stream and the returned schedule

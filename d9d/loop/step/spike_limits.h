@@ -1,5 +1,5 @@
-// The loss and the gradient norm above which a step is a spike: the mean of earlier steps plus some standard deviations.
-// They are known before a step begins, so the device decides without waiting for the host.
+// The loss and the gradient norm above which a step is a spike: the mean of earlier steps plus some standard
+// deviations. They are known before a step begins, so the device decides without waiting for the host.
 //
 // Example
 //   SpikeLimits limits(config.spikes);

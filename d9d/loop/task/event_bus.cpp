@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "d9d/base/check.h"
 
@@ -22,6 +23,26 @@ Subscription EventBus::add(std::string_view id, std::type_index context,
   auto& handlers = entry->second.in_order;
   handlers.push_back(std::make_shared<detail::SubscribedHandler>(std::move(handler)));
   return Subscription(handlers.back());
+}
+
+void EventBus::keep_state(const std::string& name, AttachedState attached) {
+  const auto [entry, is_new] = attached_.emplace(name, std::move(attached));
+  D9D_CHECK(is_new, ConfigError, "[loop::event] expected another name for each object with state, got '", name,
+            "' twice. Attach the second one under another name.");
+  if (loaded_.contains(name)) entry->second.load(loaded_.at(name));
+}
+
+nlohmann::json EventBus::states() const {
+  nlohmann::json states = loaded_;  // those of objects that this program attaches later, or not any more
+  for (const auto& [name, attached] : attached_) states[name] = attached.state();
+  return states;
+}
+
+void EventBus::load_states(const nlohmann::json& states) {
+  loaded_ = states;
+  for (const auto& [name, attached] : attached_) {
+    if (states.contains(name)) attached.load(states.at(name));
+  }
 }
 
 bool EventBus::has(std::string_view id) const {

@@ -6,6 +6,16 @@
 //   Subscription warm_up = events.subscribe(kTrainStepPre, [](const TrainStep& step) { ... });
 //   warm_up.end();                                     // the handler is not called any more
 //
+// An object may list its handlers, and have state that checkpoints save:
+//   struct EarlyStop {
+//     void after_evaluation(const FinishedEvaluation& evaluation) { ... }
+//     static constexpr auto handlers() { return std::tuple(on(kTrainEvaluationPost, &EarlyStop::after_evaluation)); }
+//     nlohmann::json state() const { return num_worse; }
+//     void load_state(const nlohmann::json& state) { num_worse = state; }
+//     int num_worse = 0;
+//   } early_stop;
+//   events.attach("early_stop", early_stop);
+//
 // A program's own events work the same way:
 //   struct Evaluated { double accuracy; };
 //   inline constexpr Event<Evaluated> kEvaluated{"my_project.evaluated"};
@@ -19,10 +29,13 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <typeindex>
 #include <utility>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 namespace d9d {
 
@@ -60,6 +73,25 @@ class Subscription {
   std::weak_ptr<detail::SubscribedHandler> handler_;
 };
 
+// An entry of Object::handlers(): calls this member function at this event.
+template <class Context, class Object>
+struct MemberHandler {
+  Event<Context> event;
+  void (Object::*member)(const Context& context);
+};
+template <class Context, class Object>
+[[nodiscard]] constexpr MemberHandler<Context, Object> on(const Event<Context>& event,
+                                                          void (Object::*member)(const Context& context)) {
+  return {event, member};
+}
+
+// An object whose state checkpoints save. All ranks must have the same state.
+template <class Object>
+concept HandlerWithState = requires(Object& object, const nlohmann::json& state) {
+  { std::as_const(object).state() } -> std::convertible_to<nlohmann::json>;
+  object.load_state(state);
+};
+
 // Local: each rank has its own bus, used only from the thread that runs the job.
 class EventBus {
  public:
@@ -79,6 +111,27 @@ class EventBus {
       return {};
     }
   }
+
+  // Subscribes the members that Object::handlers() lists. `object` is borrowed while the job runs. If it has state,
+  // checkpoints save it under `name`, and a resumed job loads it: before kTrainCheckpointLoaded or, if the object is
+  // attached later, here. Throws ConfigError if an object with state was attached under this name before.
+  template <class Object>
+  std::vector<Subscription> attach(const std::string& name, Object& object) {
+    std::vector<Subscription> subscriptions;
+    const auto subscribe_member = [&]<class Context>(const MemberHandler<Context, Object>& handler) {
+      subscriptions.push_back(subscribe(
+          handler.event, [&object, member = handler.member](const Context& context) { (object.*member)(context); }));
+    };
+    std::apply([&](const auto&... handlers) { (subscribe_member(handlers), ...); }, Object::handlers());
+    if constexpr (HandlerWithState<Object>) {
+      keep_state(name, {.state = [&object] { return nlohmann::json(std::as_const(object).state()); },
+                        .load = [&object](const nlohmann::json& state) { object.load_state(state); }});
+    }
+    return subscriptions;
+  }
+  // The states of attached objects by name, and back. Called by the trainer.
+  [[nodiscard]] nlohmann::json states() const;
+  void load_states(const nlohmann::json& states);
 
   // Runs the handlers synchronously, in the order in which they subscribed; handlers that subscribe meanwhile run last.
   // If a handler throws, the remaining handlers do not run, and trigger() throws a StateError that names the event,
@@ -108,11 +161,18 @@ class EventBus {
     std::vector<std::shared_ptr<detail::SubscribedHandler>> in_order;
   };
 
+  struct AttachedState {
+    std::function<nlohmann::json()> state;
+    std::function<void(const nlohmann::json& state)> load;
+  };
+  void keep_state(const std::string& name, AttachedState attached);
   Subscription add(std::string_view id, std::type_index context, std::function<void(const void* context)> handler);
   [[nodiscard]] bool has(std::string_view id) const;
   void run(std::string_view id, std::type_index context, const void* value);
 
   std::map<std::string, Handlers, std::less<>> handlers_;
+  std::map<std::string, AttachedState> attached_;
+  nlohmann::json loaded_ = nlohmann::json::object();  // states of objects that are not attached yet
 };
 
 }  // namespace d9d

@@ -290,6 +290,33 @@ TEST_F(BestEvaluation, Of_a_resumed_job_is_compared_with_those_before) {
   }
 }
 
+// Asks to stop at the second evaluation that is worse than the one before it.
+struct Patience {
+  void after_evaluation(const FinishedEvaluation& evaluation) {
+    num_worse += evaluation.is_best ? 0 : 1;
+    if (num_worse == 2) evaluation.stop.request("two were worse");
+  }
+  static constexpr auto handlers() { return std::tuple(on(kTrainEvaluationPost, &Patience::after_evaluation)); }
+  nlohmann::json state() const { return num_worse; }
+  void load_state(const nlohmann::json& state) { num_worse = state; }
+  int num_worse = 0;
+};
+
+TEST_F(BestEvaluation, Is_waited_for_by_a_handler_whose_state_is_saved) {
+  for (const bool is_second : {false, true}) {
+    Job job;
+    score(job, {3, 2, 1, 0});
+    job.job.config.checkpointing.period_steps = {EverySteps{1}};
+    if (!is_second) job.job.config.schedule.total_steps = 2;
+    Patience patience;
+    Trainer<toy::Types> trainer = job.trainer();
+    trainer.events().attach("patience", patience);
+    EXPECT_EQ(patience.num_worse, is_second ? 1 : 0) << "attached when the checkpoint was loaded";
+    EXPECT_EQ(trainer.train(), is_second ? TrainingOutcome::kStopped : TrainingOutcome::kFinished);
+    EXPECT_EQ(job.steps(), is_second ? std::vector<std::int64_t>{3} : (std::vector<std::int64_t>{1, 2}));
+  }
+}
+
 TEST_F(BestEvaluation, Is_exported_if_that_is_configured) {
   Job job;
   score(job, {1, 3, 2, 1});

@@ -1,5 +1,6 @@
 // Jobs that are interrupted and continue from their checkpoints, on the same ranks or on others.
 #include <filesystem>
+#include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -299,6 +300,17 @@ TEST_F(Resume, Saves_at_the_period_and_at_the_end_and_keeps_the_newest) {
   fs::remove_all(folder_);
   train({.folder = folder_, .period = {StepActionMode::kLastStep}});
   EXPECT_THAT(saved(), ElementsAre("save-8"));
+}
+
+TEST_F(Resume, Writes_the_configuration_with_all_defaults_where_it_saves) {
+  train({.folder = folder_, .num_to_keep = 2});
+  std::ifstream file(fs::path(folder_) / "config.json");
+  const auto config = nlohmann::json::parse(file);
+  EXPECT_EQ(config.at("trainer").at("checkpointing").at("num_to_keep"), 2);
+  EXPECT_EQ(config.at("trainer").at("timeout").at("step_timeout"), 100);
+  EXPECT_EQ(config.at("mesh").at("pipeline_parallel"), 1);
+  for (const char* const part : {"task", "model", "optimizer", "lr_scheduler"})
+    EXPECT_TRUE(config.contains(part)) << part;
 }
 
 TEST_F(Resume, Of_a_job_that_is_done_trains_nothing) {

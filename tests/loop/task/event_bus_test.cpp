@@ -134,5 +134,52 @@ TEST(EventBus, Refuses_two_contexts_for_one_id) {
   EXPECT_THROW(events.trigger(same, "text"), InternalError);
 }
 
+// Counts, and writes down the order of two of its members.
+struct Counter {
+  void first(const Number& event) { sum += event.value; }
+  void second(const Number& /*event*/) { order += sum == 0 ? "empty" : "full"; }
+  static constexpr auto handlers() { return std::tuple(on(kNumber, &Counter::first), on(kNumber, &Counter::second)); }
+  nlohmann::json state() const { return sum; }
+  void load_state(const nlohmann::json& state) { sum = state; }
+  int sum = 0;
+  std::string order;
+};
+
+struct Stateless {
+  void count(const Number& /*event*/) { ++calls; }
+  static constexpr auto handlers() { return std::tuple(on(kNumber, &Stateless::count)); }
+  int calls = 0;
+};
+
+TEST(EventBus, Subscribes_the_members_that_an_object_lists) {
+  EventBus events;
+  Counter counter;
+  Stateless stateless;
+  auto subscriptions = events.attach("counter", counter);
+  events.attach("stateless", stateless);
+  events.trigger(kNumber, {2});
+  EXPECT_EQ(counter.sum, 2);
+  EXPECT_EQ(counter.order, "full");
+  EXPECT_EQ(events.states(), nlohmann::json({{"counter", 2}}));
+  subscriptions.at(1).end();
+  events.trigger(kNumber, {3});
+  EXPECT_EQ(counter.sum, 5);
+  EXPECT_EQ(counter.order, "full");
+  EXPECT_EQ(stateless.calls, 2);
+  Counter other;
+  EXPECT_THAT([&] { events.attach("counter", other); }, ThrowsMessage<ConfigError>(HasSubstr("'counter' twice")));
+}
+
+TEST(EventBus, Gives_objects_their_saved_states_whenever_they_are_attached) {
+  EventBus events;
+  Counter before, after;
+  events.attach("before", before);
+  events.load_states({{"before", 3}, {"after", 4}, {"of another program", 5}});
+  events.attach("after", after);
+  EXPECT_EQ(before.sum, 3);
+  EXPECT_EQ(after.sum, 4);
+  EXPECT_EQ(events.states(), nlohmann::json({{"before", 3}, {"after", 4}, {"of another program", 5}}));
+}
+
 }  // namespace
 }  // namespace d9d::event_bus_test
