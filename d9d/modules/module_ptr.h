@@ -10,6 +10,7 @@
 #include "d9d/core/autograd/checkpoint.h"
 #include "d9d/core/tree/tree.h"
 #include "d9d/modules/module.h"
+#include "d9d/modules/module_ranges.h"
 
 namespace d9d {
 
@@ -56,6 +57,7 @@ class ModulePtr {
     static_assert(ListsItsTensors<std::remove_cvref_t<decltype(std::declval<Self&>().forward(args...))>>,
                   "the struct that forward returns must list its members in `static constexpr auto fields()` "
                   "(d9d/base/record.h), so that hooks and checkpointing find tensors in it");
+    const detail::ModuleRange range(*module_);
     try {
       if (is_checkpointed()) detail::note_buffers(*module_);
       return call(args...);

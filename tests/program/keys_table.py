@@ -298,7 +298,7 @@ def trainer_rows():
         "trainer.evaluation{}.best.export_to": tests(evaluation, "Is_exported_if_that_is_configured"),
         "evaluation_data": Row({"validation": evaluated}, look=log("trainer.evaluation.validation")),
         "trainer.profiling": Row({"traces_dir": "t", "period_steps": 3, "warmup_steps": 1, "active_steps": 1},
-                                 look=unbuilt("trainer.profiling")),
+                                 look=file("t/steps-2-2/rank0.json")),
         "trainer.gradient_manager.grad_dtype": Row("bfloat16", look=numbers, given={"model_provider.dtype": "bfloat16"}),
         "trainer.gradient_manager.bucket_size_mb": tests(
             "tests/internals/grad_sync/bucketed_reduction_test.cpp", "Sums_over_microbatches_and_the_ranks_of_partial_axes"),
@@ -310,6 +310,14 @@ def trainer_rows():
         "trainer.cuda_graph.max_graphs": tests(
             graphs, "Runs_other_shapes_and_host_values_as_usual_in_between"),
     }
+    for name, test in (("traces_dir", "Need_a_folder_that_can_be_written"),
+                       ("period_steps", "Are_of_the_last_steps_of_each_period_with_names"),
+                       ("warmup_steps", "Leave_out_modules_if_asked_and_cover_several_steps"),
+                       ("active_steps", "Leave_out_modules_if_asked_and_cover_several_steps"),
+                       ("with_stack", "Leave_out_modules_if_asked_and_cover_several_steps"),
+                       ("record_shapes", "Have_the_shapes_of_inputs_if_asked"),
+                       ("ranks", "Have_one_file_for_ranks_that_are_threads_and_none_for_ranks_that_are_left_out")):
+        rows[f"trainer.profiling.{name}"] = tests("tests/loop/run/step_profiler_test.cpp", test)
     for name in ("[looped_bfs].num_stages_per_rank", "[1f1b].num_stages_per_rank", "[1f1b].zero_bubble"):
         rows[f"trainer.pipelining.schedule{name}"] = tests(
             "tests/loop/run/pipeline_training_test.cpp",

@@ -50,7 +50,7 @@ def is_section(value, key, table):
 
 def is_inner(key, table):
     """Whether the key belongs to a record that is refused or renamed as a whole, or that is tested in another place."""
-    if key.startswith("trainer.profiling.") or any(each.endswith("]") and key.startswith(each) for each in table):
+    if any(each.endswith("]") and key.startswith(each) for each in table):
         return True
     if key.startswith("evaluation_data{}"):
         return is_inner(key.replace("evaluation_data{}", "data", 1), table) or "data" + key[len("evaluation_data{}"):] in table

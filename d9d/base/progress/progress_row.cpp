@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kMaxBarCells = 26;
 constexpr int kMinBarCells = 5;
+constexpr std::size_t kFieldsBeforeBar = 4;  // that are more important than the bar
 
 template <class... Numbers>
 std::string format(const char* pattern, Numbers... numbers) {
@@ -53,14 +54,15 @@ std::string row_text(const ProgressRow& row, int columns) {
   const auto width = static_cast<std::size_t>(std::max(columns, 0));
   const std::string position = position_text(row) + ' ';
   const std::string percent = percent_text(row);
-  std::string tail = tail_text(row, row.fields.size(), true);
+  std::size_t num_fields = row.fields.size();
+  std::string tail = tail_text(row, num_fields, true);
+  const auto cells = [&] {
+    return std::min(kMaxBarCells, columns - static_cast<int>((position + "[] " + percent + tail).size()));
+  };
+  while (cells() < kMinBarCells && num_fields > kFieldsBeforeBar) tail = tail_text(row, --num_fields, true);
+  if (cells() >= kMinBarCells) return position + bar_text(row, cells()) + ' ' + percent + tail;
 
-  const int cells = std::min(kMaxBarCells, columns - static_cast<int>((position + "[] " + percent + tail).size()));
-  if (cells >= kMinBarCells) return position + bar_text(row, cells) + ' ' + percent + tail;
-
-  for (std::size_t num_fields = row.fields.size(); num_fields > 0 && (position + percent + tail).size() > width;) {
-    tail = tail_text(row, --num_fields, true);
-  }
+  while (num_fields > 0 && (position + percent + tail).size() > width) tail = tail_text(row, --num_fields, true);
   if ((position + percent + tail).size() > width) tail.clear();
   return (position + percent + tail).substr(0, width);
 }

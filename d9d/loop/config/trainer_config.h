@@ -14,6 +14,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -214,25 +215,28 @@ struct GradientClippingConfig {
   }
 };
 
-// The profiler runs in the last warmup_steps + active_steps steps of every period and records the last active_steps.
+// The profiler runs in the last warmup_steps + active_steps steps of every period and records the last active_steps:
+// StepProfiler.
 struct ProfilingConfig {
   std::filesystem::path traces_dir = {};
   std::int64_t period_steps = 1;
   std::int64_t warmup_steps = 0;
   std::int64_t active_steps = 1;
-  bool record_shapes = true;
-  bool with_stack = true;
+  bool record_shapes = true;                            // of the operators' inputs
+  bool with_stack = true;                               // names the calls of modules; there are no frames of C++
+  std::optional<std::vector<std::int64_t>> ranks = {};  // which record; null: all
 
   // Throws ConfigError unless warmup_steps + active_steps <= period_steps.
   void validate(const ConfigPath& path) const;
 
   static constexpr auto fields() {
     using Profiling = ProfilingConfig;
-    return record<Profiling>(
-        required("traces_dir", &Profiling::traces_dir), required("period_steps", &Profiling::period_steps, at_least(1)),
-        required("warmup_steps", &Profiling::warmup_steps, at_least(0)),
-        required("active_steps", &Profiling::active_steps, at_least(1)),
-        defaulted("record_shapes", &Profiling::record_shapes), defaulted("with_stack", &Profiling::with_stack));
+    return record<Profiling>(required("traces_dir", &Profiling::traces_dir),
+                             required("period_steps", &Profiling::period_steps, at_least(1)),
+                             required("warmup_steps", &Profiling::warmup_steps, at_least(0)),
+                             required("active_steps", &Profiling::active_steps, at_least(1)),
+                             defaulted("record_shapes", &Profiling::record_shapes),
+                             defaulted("with_stack", &Profiling::with_stack), defaulted("ranks", &Profiling::ranks));
   }
 };
 

@@ -41,9 +41,6 @@ void refuse_tracker(const auto& tracker) {
 void refuse_unsupported(const TrainerConfig& trainer) {
   refuse_schedule(trainer.pipelining.schedule);
   refuse_tracker(trainer.logging.tracker);
-  if (trainer.profiling) {
-    refuse("trainer.profiling", write_record(*trainer.profiling), "profiling is", "Set it to null.");
-  }
   const auto& dtype = trainer.gradient_manager.grad_dtype;
   if (dtype && *dtype != Dtype::kFloat32 && *dtype != Dtype::kBFloat16) {
     refuse("trainer.gradient_manager.grad_dtype", enum_name(*dtype), "accumulating gradients in this dtype is",

@@ -13,6 +13,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/device/host_copy.h"
+#include "d9d/core/device/named_range.h"
 #include "d9d/loop/checkpoint/export_model.h"
 #include "d9d/loop/checkpoint/job_checkpoints.h"
 #include "d9d/loop/step/microbatch_numbers.h"
@@ -145,6 +146,7 @@ EvaluationsOfStep Evaluations::run_due(GradientManager& gradients, StepLog& log,
     done.has_run = true;
     const EvaluationEvent event{.schedule = job_.schedule, .stop = *job_.stop, .set = name};
     job_.events->trigger(kTrainEvaluationPre, event);
+    const NamedRange range([&name = name] { return cat("evaluation ", name); });
     const Clock::time_point start = Clock::now();
     done.signal = evaluate(name, set, gradients, interrupt);
     if (done.signal != 0) return done;

@@ -5,20 +5,16 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
-#include <optional>
-#include <tuple>
 #include <utility>
-
-#include <ATen/ATen.h>
-#include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
 #include "d9d/base/interrupt.h"
-#include "d9d/core/collectives/gather.h"
-#include "d9d/core/device/host_copy.h"
+#include "d9d/core/device/named_range.h"
 #include "d9d/loop/checkpoint/job_saves.h"
 #include "d9d/loop/checks/first_step_checks.h"
 #include "d9d/loop/run/step_log.h"
+#include "d9d/loop/run/step_profiler.h"
+#include "d9d/loop/run/stop_decision.h"
 #include "d9d/loop/step/gradient_manager.h"
 #include "d9d/loop/task/train_events.h"
 
@@ -68,69 +64,61 @@ class TrainingRun {
     log_.announce(gradients_);
     set_timeout(job_.config.timeout.init_timeout);
     job_.events->trigger(kTrainReady, {.run = log_.run()});
-    asks_after_step_ = is_so_on_any_rank(job_.events->has_handlers(kTrainStepPost));
-    asks_after_evaluation_ = is_so_on_any_rank(job_.events->has_handlers(kTrainEvaluationPre) ||
-                                               job_.events->has_handlers(kTrainEvaluationPost));
+    stop_.begin();
     (void)evaluate();  // of a step whose checkpoint, if any, exists
-    while (!job_.schedule.is_done() && !stops_) {
-      StepReport report = run_step();
-      log_.write(report);
-      stops_ = report.votes.stops;
-      signal_ = report.votes.signal;
-      end_step(report);
+    while (!job_.schedule.is_done() && !stop_.stops()) {
+      const std::int64_t index = job_.schedule.current_step();
+      profiler_.begin_step(index);
+      const StepReport report = run_whole_step(index);
+      end_trace(index);
       log_.show(report);
       if (!has_stepped_) set_timeout(job_.config.timeout.step_timeout);
       has_stepped_ = true;
     }
     set_timeout(job_.config.timeout.init_timeout);  // an export takes longer than a step
     gradients_.close();
+    profiler_.finish();
     log_.finish_bar();
-    if (signal_ == 0 || job_.schedule.is_done()) job_.updates.check(job_.schedule.current_step(), log_.main_log());
+    if (stop_.signal() == 0 || job_.schedule.is_done())
+      job_.updates.check(job_.schedule.current_step(), log_.main_log());
     log_.close();
-    return outcome();
+    return stop_.outcome(log_.log());
   }
 
  private:
-  // Collective. A request of this run does not end a later one.
-  TrainingOutcome outcome() {
-    const std::string why = job_.schedule.is_done() ? "" : why_stopped();
-    job_.stop->reset();
-    if (job_.schedule.is_done()) return TrainingOutcome::kFinished;
-    log_.log().warning("stopped after step ", job_.schedule.current_step(), " of ", job_.schedule.total_steps(), why);
-    if (signal_ == 0) return TrainingOutcome::kStopped;
-    job_.context.stopped_by(signal_);
-    return TrainingOutcome::kInterrupted;
-  }
-
-  // Collective. Returns " as asked" after a signal, or the request of the first rank that made one.
-  [[nodiscard]] std::string why_stopped() const {
-    if (signal_ != 0) return " as asked";
-    const nlohmann::json own = job_.stop->why() ? nlohmann::json(*job_.stop->why()) : nlohmann::json();
-    for (const nlohmann::json& why : all_gather_object(own, job_.context.mesh(MeshDomain::kBatch))) {
-      if (!why.is_null()) return cat(": ", why.get<std::string>());
-    }
-    return "";
-  }
-
-  [[nodiscard]] bool is_so_on_any_rank(bool own) const {
-    return count_votes(job_.context, side_, {.asks_to_stop = own}).stops;
-  }
-
   void set_timeout(std::int64_t seconds) const { job_.context.set_timeout(std::chrono::seconds(seconds)); }
+
+  StepReport run_whole_step(std::int64_t index) {
+    const NamedRange range([&] { return cat("step ", index); });
+    StepReport report = run_step();
+    log_.write(report);
+    stop_.take(report.votes);
+    end_step(report);
+    return report;
+  }
+
+  void end_trace(std::int64_t index) {
+    if (!profiler_.ends_recording(index)) return;
+    set_timeout(job_.config.timeout.init_timeout);  // collecting the events takes longer than a step
+    profiler_.end_step(index);
+    if (has_stepped_) set_timeout(job_.config.timeout.step_timeout);
+  }
 
   StepReport run_step() {
     saves_.wait_for_copies_before_handlers();
     job_.events->trigger(kTrainStepPre, step_);
     if (!was_evaluating_) was_evaluating_ = warn_of_evaluation(job_.stages, job_.context, job_.schedule.current_step());
     const Clock::time_point start = Clock::now();
-    D9D_CHECK(packs_.fetch(), StateError, "[loop::training] expected data for ", job_.schedule.total_steps(),
+    D9D_CHECK(fetch(), StateError, "[loop::training] expected data for ", job_.schedule.total_steps(),
               " steps, got an end after ", job_.schedule.current_step(),
               ". Lower trainer.schedule.total_steps or add data.");
     const double data_seconds = seconds_since(start);
     StepReport report;
     std::int64_t num_tokens = 0;
-    job_.events->run_between(kTrainForwardBackwardPre, kTrainForwardBackwardPost, step_,
-                             [&] { num_tokens = packs_.run(gradients_); });
+    job_.events->run_between(kTrainForwardBackwardPre, kTrainForwardBackwardPost, step_, [&] {
+      const NamedRange range("forward and backward");
+      num_tokens = packs_.run(gradients_);
+    });
     if (job_.schedule.should_do_action(job_.config.logging.period_steps, {.always_at_last_step = true})) {
       report.collected = log_.collect();
     }
@@ -158,6 +146,11 @@ class TrainingRun {
     return report;
   }
 
+  bool fetch() {
+    const NamedRange range("data");
+    return packs_.fetch();
+  }
+
   double learning_rate() const {
     const double base = job_.optimizer.learning_rate(), factor = job_.lr_scheduler.factor();
     const double rate = base * factor;
@@ -173,27 +166,27 @@ class TrainingRun {
     gradients_.reset();
     if (job_.schedule.should_do_action(job_.config.gc.period_steps)) malloc_trim(0);
     job_.events->trigger(kTrainStepPost, finished_step(step_, report));
-    if (asks_after_step_ && !stops_) stops_ = is_so_on_any_rank(job_.stop->why().has_value());
+    stop_.ask_after_step();
     job_.schedule.advance();
     const bool is_best = evaluate();
-    const bool is_last = stops_ || job_.schedule.is_done();
+    const bool is_last = stop_.stops() || job_.schedule.is_done();
     if (saves_.is_due(is_last, is_best)) save(is_last);
   }
 
   // Collective. Makes the evaluations that are due after the steps that are done. Returns whether one is the best of
   // its set so far.
   bool evaluate() {
-    if (signal_ != 0 || !evaluations_.are_due()) return false;
+    if (stop_.signal() != 0 || !evaluations_.are_due()) return false;
     set_timeout(job_.config.timeout.init_timeout);
     const EvaluationsOfStep done = evaluations_.run_due(gradients_, log_, interrupt_);
-    signal_ = done.signal;
-    stops_ = stops_ || signal_ != 0;
-    if (asks_after_evaluation_ && !stops_) stops_ = is_so_on_any_rank(job_.stop->why().has_value());
+    stop_.take_signal(done.signal);
+    stop_.ask_after_evaluation();
     if (has_stepped_) set_timeout(job_.config.timeout.step_timeout);
     return done.is_best;
   }
 
   void save(bool is_last) {
+    const NamedRange range("save");
     const bool waits = saves_.will_wait(is_last);
     if (waits) set_timeout(job_.config.timeout.init_timeout);  // waiting for the disk takes longer than a step
     log_.flush();
@@ -206,15 +199,11 @@ class TrainingRun {
   Evaluations& evaluations_;
   const TrainStep step_{.schedule = job_.schedule, .stop = *job_.stop};
   StepLog log_;
+  StepProfiler profiler_{job_.config.profiling, job_.context};
   GradientManager gradients_;
   JobSaves saves_{job_};
   const InterruptScope interrupt_;
-  const SideStream side_{job_.context.device()};
-  // Whether a rank has handlers that may ask to stop after the votes of their step: of its end, of evaluations.
-  bool asks_after_step_ = false;
-  bool asks_after_evaluation_ = false;
-  bool stops_ = false;
-  int signal_ = 0;  // that stops the run
+  StopDecision stop_{job_};
   bool has_stepped_ = false;
   bool was_evaluating_ = false;
   FirstUpdate first_update_;

@@ -11,6 +11,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/gather.h"
+#include "d9d/core/device/named_range.h"
 #include "d9d/internals/grad_norm/grad_norm.h"
 #include "d9d/loop/step/loss_scales.h"
 #include "d9d/parallelism/fsdp/fsdp_runtime.h"
@@ -239,6 +240,7 @@ StepTotals GradientManager::reduce_and_clip(const RankReport& report) {
 
 StepTotals GradientManager::apply(Optimizer& optimizer, double learning_rate, const RankReport& report,
                                   const AroundStep& around) {
+  const NamedRange range("gradients and optimizer");
   if (optimizer.scales_gradients() && !around) {
     const Pending pending = sum_step(report);
     optimizer.step(learning_rate, pending.grad_scale);

@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/device/named_range.h"
 #include "d9d/core/dtype/scalar_type.h"
 
 namespace d9d {
@@ -95,6 +96,7 @@ void GradientFlow::reduce(std::size_t index) {
   if (unit.gradient_bytes() == 0) return;
   if (!unit.has_gradients()) provide_memory(unit);
   for (const auto& group : unit.groups()) group->allocate_shard_gradient();
+  const NamedRange range([&] { return cat("reduce ", unit.name()); });
   reduced_ = stream_->run([&] { unit.reduce_gradients(/*over_replicas=*/pass_.is_last); });
   slots_.give_back(index, reduced_);
   ++num_reductions_;

@@ -4,6 +4,9 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/base/check.h"
+#include "d9d/core/device/named_range.h"
+
 namespace d9d {
 
 void UnitGathers::materialize(at::Device device, bool reshards) {
@@ -47,6 +50,7 @@ void UnitGathers::gather(std::size_t index) {
     memory = entry.own_memory = at::empty({unit.gathered_bytes()}, at::TensorOptions(device_).dtype(at::kByte));
   }
   if (unit.gathers_by_collective()) print_.add(index, OrderPrint::What::kGathered);
+  const NamedRange range([&] { return cat("gather ", unit.name()); });
   entry.ready = stream_->run([&] {
     if (!is_reading_) unit.update_gathered_slices();
     unit.gather(memory);

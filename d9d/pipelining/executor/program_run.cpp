@@ -7,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/device/named_range.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/pipelining/executor/transfer_text.h"
 
@@ -138,6 +139,7 @@ void ProgramRun::send_made(const std::vector<PlannedCompute>& parts, Steps& afte
 }
 
 void ProgramRun::run_part(const PlannedCompute& part) {
+  const NamedRange range([&] { return to_text(part.action); });
   const auto input = input_of(part.action, placement_.num_stages());
   if (input && (has_backward_ || input->is_forward())) receive_through(*input);
   holds<ForwardAction>(part.action) ? forward(part) : run_backward(part);

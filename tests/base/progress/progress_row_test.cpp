@@ -28,6 +28,14 @@ TEST(ProgressRow, Leaves_out_the_bar_then_fields_from_the_last_then_the_time_lef
   EXPECT_EQ(row_text(kRow, 9), "train  45");
 }
 
+TEST(ProgressRow, Leaves_out_fields_after_the_fourth_before_the_bar) {
+  const ProgressRow row{.label = "train", .done = 1, .total = 2, .fields = {"a", "b", "c", "d", "memory", "data"}};
+  EXPECT_EQ(row_text(row, 51), "train 1/2 [====>   ]  50%  a  b  c  d  memory  data");
+  EXPECT_EQ(row_text(row, 47), "train 1/2 [=====>    ]  50%  a  b  c  d  memory");
+  EXPECT_EQ(row_text(row, 36), "train 1/2 [===>   ]  50%  a  b  c  d");
+  EXPECT_EQ(row_text(row, 33), "train 1/2  50%  a  b  c  d");
+}
+
 TEST(ProgressRow, Is_never_wider_than_asked) {
   for (int columns = 0; columns < 150; ++columns) {
     EXPECT_LE(row_text(kRow, columns).size(), static_cast<std::size_t>(columns));

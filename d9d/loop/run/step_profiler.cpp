@@ -1,0 +1,143 @@
+#include "d9d/loop/run/step_profiler.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+#include <torch/csrc/autograd/profiler_kineto.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/collectives/gather.h"
+#include "d9d/modules/module_ranges.h"
+
+namespace d9d {
+namespace {
+
+namespace fs = std::filesystem;
+using torch::profiler::impl::ActivityType;
+using torch::profiler::impl::ExperimentalConfig;
+using torch::profiler::impl::ProfilerConfig;
+using torch::profiler::impl::ProfilerState;
+
+// Collective. Returns whether no earlier rank is a thread of this process.
+bool is_first_of_process(const DistContext& context) {
+  char host[256] = {};
+  (void)gethostname(host, sizeof host - 1);
+  const auto all = all_gather_object(nlohmann::json{host, getpid()}, context.mesh(MeshDomain::kBatch));
+  const auto own = static_cast<std::size_t>(context.mesh(MeshDomain::kBatch).index());
+  return std::ranges::find(all, all[own]) - all.begin() == static_cast<std::ptrdiff_t>(own);
+}
+
+ProfilerConfig kineto(const ProfilingConfig& config) {
+  ExperimentalConfig experimental;
+  experimental.profile_all_threads = true;  // ranks may be threads, and backward runs on others
+  return ProfilerConfig(ProfilerState::KINETO, config.record_shapes, /*profile_memory=*/false, /*with_stack=*/false,
+                        /*with_flops=*/false, /*with_modules=*/false, experimental);
+}
+
+std::set<ActivityType> activities_on(c10::Device device) {
+  std::set<ActivityType> activities = {ActivityType::CPU};
+  if (device.is_cuda()) activities.insert(ActivityType::CUDA);
+  return activities;
+}
+
+// Coordinates on the axes that have several ranks: "pp0-dps1", or "rank0" in a job of one rank.
+std::string name_of(const DistContext& context) {
+  std::string name;
+  const DeviceMesh& mesh = context.mesh(MeshDomain::kRegular);
+  for (const auto& axis : mesh.axes()) {
+    if (axis.size > 1) name += cat(name.empty() ? "" : "-", axis.name, mesh.axis_coordinate(axis.name));
+  }
+  return name.empty() ? "rank0" : name;
+}
+
+void write(torch::autograd::profiler::ProfilerResult& result, const fs::path& file) {
+  const fs::path unfinished = file.string() + ".tmp";
+  result.save(unfinished);
+  std::error_code error;
+  if (fs::exists(unfinished)) {
+    fs::rename(unfinished, file, error);
+  } else {
+    error = std::make_error_code(std::errc::io_error);
+  }
+  D9D_CHECK(!error, IoError, "[loop::profiling] expected to write ", file.string(), ", got: ", error.message(),
+            ". Check trainer.profiling.traces_dir, and the space on its disk.");
+}
+
+}  // namespace
+
+StepProfiler::StepProfiler(const std::optional<ProfilingConfig>& config, const DistContext& context)
+    : config_(config),
+      context_(context),
+      is_recorder_(config && is_first_of_process(context) &&
+                   (!config->ranks || std::ranges::count(*config->ranks, context.rank()) > 0)) {
+  if (!is_recorder_) return;
+  std::error_code error;
+  fs::create_directories(config_->traces_dir, error);
+  D9D_CHECK(!error && access(config_->traces_dir.c_str(), W_OK) == 0, IoError,
+            "[loop::profiling] expected a folder that can be written as trainer.profiling.traces_dir, got ",
+            config_->traces_dir.string(), ". Check its permissions.");
+}
+
+StepProfiler::~StepProfiler() {
+  if (phase_ == Phase::kRecording) {
+    set_module_ranges(false);
+    (void)torch::autograd::profiler::disableProfiler();
+  }
+  if (written_.valid()) written_.wait();
+}
+
+StepProfiler::Phase StepProfiler::phase_of(std::int64_t index) const {
+  const std::int64_t in_period = index % config_->period_steps;
+  if (in_period >= config_->period_steps - config_->active_steps) return Phase::kRecording;
+  const std::int64_t num_last = config_->warmup_steps + config_->active_steps;
+  return in_period >= config_->period_steps - num_last ? Phase::kWarmUp : Phase::kIdle;
+}
+
+bool StepProfiler::ends_recording(std::int64_t index) const {
+  return config_ && index % config_->period_steps == config_->period_steps - 1;
+}
+
+// The profiler is prepared at the first step of the warm-up, so that recorded steps do not contain its start.
+void StepProfiler::begin_step(std::int64_t index) {
+  if (!is_recorder_) return;
+  const Phase phase = phase_of(index);
+  if (phase == phase_) return;
+  const auto activities = activities_on(context_.device());
+  if (phase_ == Phase::kIdle) torch::autograd::profiler::prepareProfiler(kineto(*config_), activities);
+  if (phase == Phase::kRecording) {
+    torch::autograd::profiler::enableProfiler(
+        kineto(*config_), activities,
+        {at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE, at::RecordScope::BACKWARD_FUNCTION});
+    set_module_ranges(config_->with_stack);
+  }
+  phase_ = phase;
+}
+
+fs::path StepProfiler::file_of(std::int64_t last_step) const {
+  const std::int64_t first = last_step + 1 - config_->active_steps;
+  return config_->traces_dir / cat("steps-", first, "-", last_step) / cat(name_of(context_), ".json");
+}
+
+void StepProfiler::end_step(std::int64_t index) {
+  if (phase_ != Phase::kRecording || !ends_recording(index)) return;
+  set_module_ranges(false);
+  std::shared_ptr<torch::autograd::profiler::ProfilerResult> result = torch::autograd::profiler::disableProfiler();
+  phase_ = Phase::kIdle;
+  finish();
+  const fs::path file = file_of(index);
+  written_ = std::async(std::launch::async, [result, file] {
+    fs::create_directories(file.parent_path());
+    write(*result, file);
+  });
+}
+
+void StepProfiler::finish() {
+  if (written_.valid()) written_.get();
+}
+
+}  // namespace d9d

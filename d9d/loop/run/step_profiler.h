@@ -1,0 +1,54 @@
+// Records traces of some steps of a run with LibTorch's profiler (Kineto), as trainer.profiling says: a file for each
+// process, which chrome://tracing, ui.perfetto.dev and TensorBoard open. Ranges are named: steps, their phases, the
+// actions of a pipeline, gathers of sharded units, and modules.
+//
+// Example
+//   StepProfiler profiler(config.profiling, context);
+//   while (...) {
+//     profiler.begin_step(index);
+//     ...
+//     profiler.end_step(index);
+//   }
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <optional>
+
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/loop/config/trainer_config.h"
+
+namespace d9d {
+
+class StepProfiler {
+ public:
+  // context: borrowed. Where ranks are threads of one process, the first of them traces all.
+  StepProfiler(const std::optional<ProfilingConfig>& config, const DistContext& context);
+  // Waits until the trace is written, and drops one whose steps have not ended.
+  ~StepProfiler();
+  StepProfiler(const StepProfiler&) = delete;
+  StepProfiler& operator=(const StepProfiler&) = delete;
+
+  // Local. Called before and after each step. index: of the step, counted from 0. end_step() ends a recording after its
+  // last step: a thread writes the file. It throws IoError if the file before that could not be written.
+  void begin_step(std::int64_t index);
+  void end_step(std::int64_t index);
+  // Whether end_step() of this step ends a recording, which may take longer than a step. The same on all ranks.
+  [[nodiscard]] bool ends_recording(std::int64_t index) const;
+  void finish();  // waits until the trace is written; throws IoError if it could not be
+
+ private:
+  enum class Phase : std::uint8_t { kIdle, kWarmUp, kRecording };
+  [[nodiscard]] Phase phase_of(std::int64_t index) const;
+  [[nodiscard]] std::filesystem::path file_of(std::int64_t last_step) const;
+
+  const std::optional<ProfilingConfig> config_;
+  const DistContext& context_;
+  const bool is_recorder_;  // whether this rank records
+  Phase phase_ = Phase::kIdle;
+  std::future<void> written_;
+};
+
+}  // namespace d9d
