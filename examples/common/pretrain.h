@@ -48,8 +48,8 @@ void pretrain(const d9d::ModelFamily<Parameters>& family, const d9d::PretrainCon
   d9d::EvaluationData<d9d::LanguageModelTypes> evaluation_sets;
   for (const auto& [name, set] : config.evaluation_data) {
     if (source) d9d::check_tokenizer(context, set, *source);
-    const auto added =
-        evaluation_data.emplace(name, d9d::token_data_provider(set, limits, config.trainer.determinism.base_seed));
+    const auto added = evaluation_data.emplace(
+        name, d9d::token_data_provider(d9d::whole_set(set), limits, config.trainer.determinism.base_seed));
     evaluation_sets.emplace(name, &added.first->second);
   }
   d9d::AutoOptimizerProvider optimizer(config.optimizer);

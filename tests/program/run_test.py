@@ -189,6 +189,40 @@ class Run(ProgramTest):
                 self.assertAlmostEqual(job.losses()[0], loss, delta=auxiliary * loss)
 
     @needs("transformers")
+    def test_evaluations_are_those_of_transformers_on_every_layout(self):
+        """In float64, with a last step that is not full, which two of the layouts divide unevenly."""
+        import torch
+        import transformers
+
+        layouts = ({}, {"data_parallel_shard": 2}, {"pipeline_parallel": 2}, {"tensor_parallel": 2},
+                   {"data_parallel_replicate": 4})
+        for mesh in layouts:
+            with self.subTest(mesh):
+                job = self.job()
+                text = (job.folder / "text.txt").read_bytes()[: 32 * 13 + 1]
+                (job.folder / "validation.txt").write_bytes(text)
+                job.config["mesh"] = mesh
+                job.config["model_provider"]["dtype"] = "float64"
+                job.config["model_provider"]["model"]["num_hidden_layers"] = 2
+                job.config["data"]["microbatch_size"] = 2
+                job.config["evaluation_data"] = {
+                    "validation": job.config["data"] | {"paths": [str(job.folder / "validation.txt")]}}
+                job.config["trainer"]["evaluation"] = {"validation": {"period_steps": "last_step"}}
+                if "pipeline_parallel" in mesh:
+                    job.config["trainer"]["pipelining"] = {"schedule": {"schedule": "zero_bubble_v"}}
+                    job.config["model_provider"]["model"]["num_hidden_layers"] = 4
+                result = job.run()
+                self.assertEqual(result.returncode, 0, result.stderr)
+                model = transformers.AutoModelForCausalLM.from_pretrained(job.export, dtype=torch.float64)
+                windows = torch.tensor([list(text[i * 32 : i * 32 + 33]) for i in range(13)])
+                with torch.no_grad():
+                    logits = model(windows[:, :-1]).logits
+                loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten()).item()
+                evaluated = job.steps()[-1]
+                self.assertEqual(evaluated["validation/num_predicted"], 13 * 32)
+                self.assertAlmostEqual(evaluated["validation/loss"], loss, delta=1e-9 * loss)
+
+    @needs("transformers")
     def test_samples_are_written_in_the_form_of_the_data(self):
         """A model that was trained on conversations answers as transformers does with its export."""
         import tokenizers

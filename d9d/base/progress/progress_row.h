@@ -21,8 +21,8 @@ struct ProgressRow {
   std::optional<double> seconds_left = std::nullopt;
 };
 
-// At most `columns` characters. If the width does not suffice, fields after the fourth are left out first, then the bar,
-// then the other fields from the last to the first, then the time left.
+// At most `columns` characters. If the width does not suffice, fields after the fourth are left out first, then the
+// bar, then the other fields from the last to the first, then the time left.
 [[nodiscard]] std::string row_text(const ProgressRow& row, int columns);
 
 // The row without the bar, of any length.

@@ -18,7 +18,8 @@ struct AutoDataConfig {
   std::int64_t num_workers = 0;        // 0: samples are read by the training thread
   ShardIndexingMode shard_indexing_mode = ShardIndexingMode::kSequential;
   bool shuffle = false;
-  bool drop_last = true;  // drop the samples after the last full global batch
+  // Whether the samples after the last full global batch are dropped. null: true, but false in whole_set().
+  std::optional<bool> drop_last = {};
   bool pin_memory = true;
   bool persistent_workers = false;                   // no effect: workers always live as long as the stream
   std::optional<std::int64_t> prefetch_factor = {};  // batches that each worker reads ahead

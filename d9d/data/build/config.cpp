@@ -26,6 +26,21 @@ template const ValueType& json_type<DataConfig>();
 
 namespace {
 
+bool is_streamed(const SequenceConfig& sequence) { return std::holds_alternative<StreamedViewConfig>(sequence.view); }
+
+struct IsStreamed {
+  template <class Source>
+  bool operator()(const DataOf<Source>& data) const {
+    return is_streamed(data.source.sequence);
+  }
+  bool operator()(const MixtureDataConfig& data) const {
+    return std::ranges::any_of(data.sources, [](const MixedSourceConfig& each) {
+      return std::visit([](const auto& source) { return is_streamed(source.sequence); }, each.source);
+    });
+  }
+  bool operator()(const DatasetDataConfig& /*data*/) const { return false; }
+};
+
 struct SequenceLength {
   template <class Source>
   std::optional<std::int64_t> operator()(const DataOf<Source>& data) const {
@@ -43,6 +58,16 @@ struct SequenceLength {
 };
 
 }  // namespace
+
+DataConfig whole_set(DataConfig config) {
+  if (std::visit(IsStreamed(), config)) return config;
+  std::visit(
+      [](auto& data) {
+        if (!data.loader.drop_last) data.loader.drop_last = false;
+      },
+      config);
+  return config;
+}
 
 std::optional<std::int64_t> sequence_length_of(const DataConfig& config) {
   return std::visit(SequenceLength(), config);

@@ -193,6 +193,10 @@ using DataConfig = std::variant<TextDataConfig, JsonlDataConfig, ParquetDataConf
   return std::visit([](const auto& source) -> const AutoDataConfig& { return source.loader; }, config);
 }
 
+// Returns the data of an evaluation set: with all samples, unless drop_last says otherwise or the view is "streamed",
+// which always drops an incomplete step.
+[[nodiscard]] DataConfig whole_set(DataConfig config);
+
 // The longest sequences that the data gives, in positions; none for a dataset without a length of its own.
 [[nodiscard]] std::optional<std::int64_t> sequence_length_of(const DataConfig& config);
 

@@ -67,7 +67,7 @@ template <TensorTree Batch, class AnyDataset, class Collate>
                                       .mode = config.shard_indexing_mode,
                                       .shuffle = config.shuffle,
                                       .seed = options.seed,
-                                      .drop_last = config.drop_last,
+                                      .drop_last = config.drop_last.value_or(true),
                                       .repeat = options.repeat});
     auto read = [collate = std::move(collate),
                  pin = config.pin_memory && detail::can_pin_memory()](const auto& samples) {
@@ -83,7 +83,7 @@ template <TensorTree Batch, class AnyDataset, class Collate>
                                              {.data_parallel_size = options.rank.size,
                                               .global_batch_size = config.global_batch_size,
                                               .microbatch_size = config.microbatch_size}),
-                                         .drop_last = config.drop_last});
+                                         .drop_last = config.drop_last.value_or(true)});
   } else {
     return nullptr;
   }

@@ -107,10 +107,10 @@ std::string text_of(const std::map<std::string, double>& values) {
 
 Evaluations::Evaluations(TrainingJob& job, AnyTask& task, AnyModelProvider& model, const EvaluationPacks& packs,
                          PackReader& training)
-    : job_(job),
-      model_(model),
-      executor_(job.context, forwards_on(job.placement), {.method = job.config.pipelining.messages}),
-      side_(job.context.device()) {
+    : job_(job), model_(model), side_(job.context.device()) {
+  if (job_.config.evaluation.empty()) return;
+  executor_.emplace(job.context, forwards_on(job.placement),
+                    StageLinksConfig{.method = job.config.pipelining.messages});
   for (const auto& [name, config] : job_.config.evaluation) {
     Set& set = sets_.emplace(name, Set{.config = config, .history = job_.evaluations[name], .packs = *packs.at(name)})
                    .first->second;
@@ -226,7 +226,7 @@ void Evaluations::run_pack(Set& set, std::size_t num_microbatches) {
   }
   std::vector<PipelineStage*> borrowed;
   for (EvaluationStage& stage : stages) borrowed.push_back(&stage);
-  executor_.run(borrowed, std::ssize(pack));
+  executor_->run(borrowed, std::ssize(pack));
 }
 
 std::map<std::string, double> Evaluations::values(const Set& set) {

@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,7 +70,7 @@ class Evaluations {
 
   TrainingJob& job_;
   AnyModelProvider& model_;
-  PipelineExecutor executor_;
+  std::optional<PipelineExecutor> executor_;  // set if there are sets
   const SideStream side_;
   std::map<std::string, Set> sets_;
   EvaluatedPack pack_;

@@ -35,7 +35,7 @@ TEST(DataConfig, Reads_loader_keys_beside_those_of_the_source) {
   EXPECT_EQ(std::get<TokensDataConfig>(config).source.dtype, TokenDtype::kUint32);
   EXPECT_TRUE(loader_config(config).shuffle);
   EXPECT_EQ(loader_config(config).shard_indexing_mode, ShardIndexingMode::kChunked);
-  EXPECT_TRUE(loader_config(config).drop_last);
+  EXPECT_EQ(loader_config(config).drop_last, std::nullopt);
   EXPECT_TRUE(loader_config(config).pin_memory);
 }
 

@@ -1,5 +1,8 @@
 // Evaluation while a job trains on several ranks: every layout has the losses of one rank, and trains bit for bit as
 // without evaluation.
+#include <cstdlib>
+#include <random>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -83,6 +86,41 @@ TEST(PipelineEvaluation, Of_a_tied_embedding_in_a_v) {
   const Trained evaluated = train(job);
   pipeline::expect_same(evaluated, train({.ties_embeddings = true, .evaluated = kPacks}));
   pipeline::expect_equal(without_evaluation(evaluated), alone);
+}
+
+// Draws layouts, and packs of any sizes. With RC_PARAMS in the environment it draws many, others in each run.
+TEST(PipelineEvaluation, Of_layouts_that_are_drawn) {
+  const bool is_long = std::getenv("RC_PARAMS") != nullptr;
+  std::mt19937_64 random(is_long ? std::random_device()() : 40);
+  const auto any_of = [&]<class T>(const std::vector<T>& values) { return values[random() % values.size()]; };
+  for (int i = 0; i < (is_long ? 200 : 4); ++i) {
+    PipelineJob job{.mesh = {.pipeline_parallel = any_of(std::vector<std::int64_t>{1, 2})},
+                    .schedule = GPipeScheduleConfig{},
+                    .checkpoints = any_of(std::vector{false, true}),
+                    .has_experts = any_of(std::vector{false, true}),
+                    .ties_embeddings = any_of(std::vector{false, true})};
+    if (job.mesh.pipeline_parallel == 2) job.schedule = any_of(pipeline::schedules());
+    const std::int64_t degree = any_of(std::vector<std::int64_t>{1, 2});
+    (any_of(std::vector{false, true}) ? job.mesh.data_parallel_replicate : job.mesh.data_parallel_shard) = degree;
+    if (any_of(std::vector{false, true})) {
+      job.fsdp = {.reshard_after_forward = ReshardAfterForward::kNever, .reduce_on_last_microbatch = true};
+    }
+    if (!job.has_experts && degree == 1 && any_of(std::vector{false, true})) job.mesh.context_parallel_shard = 2;
+    std::vector<std::int64_t> packs;
+    for (std::uint64_t pack = 0; pack <= random() % 3; ++pack) {
+      packs.push_back(static_cast<std::int64_t>(1 + random() % 7));
+    }
+    SCOPED_TRACE(cat("draw ", i, ": pp ", job.mesh.pipeline_parallel, ", ", schedule_of(job.schedule).name, ", dpr ",
+                     job.mesh.data_parallel_replicate, ", dps ", job.mesh.data_parallel_shard, ", cps ",
+                     job.mesh.context_parallel_shard, ", experts ", job.has_experts, ", tied ", job.ties_embeddings));
+    const Trained alone = train(job);
+    job.evaluated = packs;
+    const Trained evaluated = train(job);
+    pipeline::expect_same(
+        evaluated, train({.has_experts = job.has_experts, .ties_embeddings = job.ties_embeddings, .evaluated = packs}));
+    pipeline::expect_equal(without_evaluation(evaluated), alone);
+    if (::testing::Test::HasFailure()) return;
+  }
 }
 
 }  // namespace
