@@ -110,8 +110,9 @@ class CheckpointDirectory {
   // Collective. Returns the complete checkpoint of the highest step, the same on all ranks; nullopt if there is none.
   [[nodiscard]] std::optional<SavedCheckpoint> newest() const;
 
-  // The next four are the parts of save(), each local. Every rank writes its files (write_rank_file) into the folder
-  // that make_staging() creates and returns; when all ranks have done so, the first rank calls complete() or discard().
+  // The next four are local: the steps of a save, for save() and CheckpointWriter. Every rank writes its files
+  // (write_rank_file) into the folder that make_staging() creates and returns. Then the first rank calls complete() if
+  // all ranks succeeded, and discard() if one failed.
   [[nodiscard]] std::filesystem::path make_staging(std::int64_t step) const;
   // Writes the manifest, and returns which older checkpoints could not be removed and why. If it throws, there is no
   // checkpoint of this step.

@@ -18,7 +18,8 @@ struct AutoDataConfig {
   std::int64_t num_workers = 0;        // 0: samples are read by the training thread
   ShardIndexingMode shard_indexing_mode = ShardIndexingMode::kSequential;
   bool shuffle = false;
-  // Whether the samples after the last full global batch are dropped. null: true, but false in whole_set().
+  // Whether the samples after the last full global batch are dropped. null: true for training; false for an evaluation
+  // set (whole_set()), except with the view "streamed", which always drops them.
   std::optional<bool> drop_last = {};
   bool pin_memory = true;
   bool persistent_workers = false;                   // no effect: workers always live as long as the stream

@@ -43,8 +43,9 @@ inline constexpr const char* kModelPrefix = "model.";
 void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module,
                 const TrainerConfig& config);
 
-// Collective. Loads the optimiser's state in place, the position of the learning-rate schedule, metrics, the number of
-// updates, past evaluations, and the state of the tracker. Called after JobSchedule, data and model were loaded.
+// Collective. Loads what load_model() leaves out: the state of the optimiser (in place), of the learning-rate schedule,
+// of metrics and means of losses, of the tracker and of event handlers, the counts of updates and skipped steps, the
+// window of spikes, and past evaluations. Called after JobSchedule, data and model were loaded.
 void load(const SavedCheckpoint& saved, TrainingJob& job);
 
 // Returns a value of CheckpointState::values. Throws StateError, naming the folder, if it is missing.

@@ -68,9 +68,10 @@ class FirstStep {
   void check_packs(const FirstPack& own) const;
   // Called before the backward of a microbatch. Collects the leaves of the loss's autograd graph.
   void watch(const at::Tensor& loss);
-  // Collective over all ranks. Called after the last backward of the step, when its autograd graphs are freed. The
-  // first rank of each pipeline stage warns of trained parameters that no rank's loss depends on, of its own leaves
-  // that belong to no module and outlive the step, and of its own use of LibTorch's random generators.
+  // Collective over all ranks. Called after the last backward of the step, once its autograd graphs have been freed. Of
+  // the ranks that have the same stages, the first warns of three mistakes: trained parameters that no rank's loss
+  // depends on; tensors that its own losses train, that belong to no module and are still alive; and its own use of
+  // LibTorch's random generators.
   void warn(const std::vector<std::shared_ptr<Module>>& stages);
 
  private:

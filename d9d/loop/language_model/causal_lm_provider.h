@@ -48,8 +48,8 @@ struct CausalLMProviderConfig {
   }
 };
 
-// Provides pipeline stages that are a DecoderForCausalLM, with the layout of parallelize_decoder(). Exports have the
-// tensor names of Hugging Face.
+// Builds each pipeline stage as a DecoderForCausalLM, and distributes its parameters over ranks with
+// parallelize_decoder(). Exports use the tensor names of Hugging Face.
 template <class Parameters>
 class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
  public:

@@ -125,8 +125,8 @@ std::string made_tokenizer_config(const EndTokens& ends, const std::optional<Tok
   return config.dump(2) + "\n";
 }
 
-// Returns the settings `published`, which may be an empty object, with the end tokens of the data added at the front of
-// eos_token_id.
+// Returns the text of a generation_config.json: the settings `published`, which may be an empty object, with the end
+// tokens of the data before its own in eos_token_id, each id once. Sets pad_token_id if it is missing.
 std::string generation_config(json published, const EndTokens& ends) {
   std::vector<std::int64_t> all = ends.ids;
   const json before = published.value("eos_token_id", json());

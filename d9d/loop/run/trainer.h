@@ -18,7 +18,8 @@
 
 namespace d9d {
 
-// The parts are borrowed and must outlive the trainer, except for the tracker.
+// The trainer keeps references to the task and the providers, including those in `evaluation`: they must outlive it. It
+// shares the tracker, and copies the schedule.
 template <class Types>
 struct TrainerParts {
   TrainTask<Types>& task;
@@ -27,7 +28,6 @@ struct TrainerParts {
   OptimizerProvider& optimizer;
   LearningRateSchedulerProvider& lr_scheduler;
   // The data of evaluation sets, by their names in trainer.evaluation, which says when the job evaluates on them.
-  // Borrowed.
   EvaluationData<Types> evaluation;
   // A custom tracker (docs/trackers.md), in addition to the one of trainer.logging.tracker; null: none. It is opened on
   // the main process.

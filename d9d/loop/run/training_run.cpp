@@ -173,8 +173,8 @@ class TrainingRun {
     if (saves_.is_due(is_last, is_best)) save(is_last);
   }
 
-  // Collective. Makes the evaluations that are due after the steps that are done. Returns whether one is the best of
-  // its set so far.
+  // Collective. Runs the evaluations that are due after the steps completed so far, and none if a signal has stopped
+  // the run. Returns whether a result is the best so far on its evaluation set.
   bool evaluate() {
     if (stop_.signal() != 0 || !evaluations_.are_due()) return false;
     set_timeout(job_.config.timeout.init_timeout);

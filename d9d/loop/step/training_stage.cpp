@@ -137,7 +137,8 @@ void TrainingStage::run_backward(MicrobatchIndex microbatch, BackwardPart part, 
                                  const std::function<void()>& compute) {
   GradientManager& gradients = *step_.gradients;
   const bool is_last_of_step = is_last && step_.executed.are_last;
-  // The reductions of a last backward cannot be part of a captured graph: they run after its replay.
+  // The sums of gradients over ranks, which begin with a stage's last backward of the step, cannot be part of a graph.
+  // The second begin_pass() below starts them, after the graph was captured or replayed.
   StagePass pass{.kind = StagePassKind::kBackward,
                  .microbatch = static_cast<std::int64_t>(index_in_step(microbatch)),
                  .part = part,
