@@ -68,8 +68,9 @@ class ModulePtr {
   }
 
  private:
+  // Inlined, so that a stack trace shows few functions of the library.
   template <class Self = T, class... Args>
-  auto call(const Args&... args) const -> decltype(std::declval<Self&>().forward(args...)) {
+  [[gnu::always_inline]] auto call(const Args&... args) const -> decltype(std::declval<Self&>().forward(args...)) {
     if (module_->hooks().empty() && !module_->checkpoints_activations()) return module_->forward(args...);
     if (module_->hooks().empty()) return run(args...);
     std::tuple<Args...> arguments(args...);

@@ -10,7 +10,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
-#include <torch/csrc/autograd/profiler_kineto.h>
 
 #include "d9d/base/config/load_config.h"
 #include "d9d/base/io/append_file.h"
@@ -247,21 +246,6 @@ template <class MyTypes>
 void train_with_anomaly_mode(d9d::Trainer<MyTypes>& trainer) {
   const torch::autograd::DetectAnomalyGuard anomaly;  // of the process: of all ranks that are threads
   trainer.train();
-}
-
-void profile_steps(const d9d::DistContext& context, d9d::EventBus& events) {
-  using torch::profiler::impl::ActivityType;
-  if (!context.is_main_process()) return;  // there is one profiler in a process
-  events.subscribe(d9d::kTrainStepPre, [](const d9d::TrainStep& step) {
-    if (step.schedule.current_step() != 10) return;
-    const torch::profiler::impl::ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO);
-    const std::set<ActivityType> activities = {ActivityType::CPU, ActivityType::CUDA};  // or CPU alone
-    torch::autograd::profiler::prepareProfiler(config, activities);
-    torch::autograd::profiler::enableProfiler(config, activities);
-  });
-  events.subscribe(d9d::kTrainStepPost, [](const d9d::TrainStep& step) {
-    if (step.schedule.current_step() == 12) torch::autograd::profiler::disableProfiler()->save("trace.json");
-  });
 }
 
 // docs/training.md

@@ -27,7 +27,7 @@ class Resume(ProgramTest):
 
     def names(self, job):
         found = sorted(path.name for path in job.saves.iterdir()) if job.saves.exists() else []
-        return [name for name in found if name != ".lock"]
+        return [name for name in found if name not in (".lock", "config.json")]
 
     def newest(self, job):
         """Step of the newest complete checkpoint; 0: none."""

@@ -208,9 +208,6 @@ class Run(ProgramTest):
                 job.config["evaluation_data"] = {
                     "validation": job.config["data"] | {"paths": [str(job.folder / "validation.txt")]}}
                 job.config["trainer"]["evaluation"] = {"validation": {"period_steps": "last_step"}}
-                if "pipeline_parallel" in mesh:
-                    job.config["trainer"]["pipelining"] = {"schedule": {"schedule": "zero_bubble_v"}}
-                    job.config["model_provider"]["model"]["num_hidden_layers"] = 4
                 result = job.run()
                 self.assertEqual(result.returncode, 0, result.stderr)
                 model = transformers.AutoModelForCausalLM.from_pretrained(job.export, dtype=torch.float64)

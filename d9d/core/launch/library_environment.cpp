@@ -51,6 +51,8 @@ bool has_one_thread() {
 }  // namespace
 
 void set_library_environment(bool is_deterministic) {
+  // Without this, the profiler logs an error about the GPU that a machine does not have.
+  set_unless_set("KINETO_LOG_LEVEL", "5");
   // With this value a communication that times out ends its kernels and getError() reports it. With c10d's default it
   // ends the process.
   set_unless_set("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2");

@@ -1,6 +1,7 @@
 #include "d9d/loop/checkpoint/job_checkpoints.h"
 
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <string>
 #include <utility>
@@ -8,7 +9,6 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
-#include "d9d/base/io/atomic_file.h"
 #include "d9d/core/collectives/agreed.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/error/error_place.h"
@@ -39,9 +39,15 @@ void write_configuration(const DistContext& context, const TrainerConfig& config
   if (!saves_checkpoints(config.checkpointing) || !context.is_main_process()) return;
   nlohmann::ordered_json all = {{"mesh", write_record(context.mesh_parameters())}, {"trainer", write_record(config)}};
   for (const auto& [name, settings] : parts.items()) all[name] = settings;
-  AtomicFile file(config.checkpointing.save_dir / "config.json");
-  file.write(all.dump(2) + '\n');
-  file.commit();
+  // No other job writes into the folder, so a killed job leaves at most this one file, which the next start replaces.
+  const fs::path file = config.checkpointing.save_dir / "config.json", unfinished = file.string() + ".tmp";
+  std::ofstream stream(unfinished);
+  stream << all.dump(2) << '\n';
+  stream.close();
+  std::error_code error;
+  if (stream) fs::rename(unfinished, file, error);
+  D9D_CHECK(stream && !error, IoError, "[loop::checkpoints] expected to write ", file.string(),
+            ", got an error. Check the space on the disk and the folder's permissions.");
 }
 
 std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context, const CheckpointingConfig& config) {

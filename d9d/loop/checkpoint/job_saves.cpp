@@ -14,6 +14,16 @@ JobSaves::JobSaves(const TrainingJob& job)
       writer_(CheckpointDirectory(job.config.checkpointing.save_dir, job.context.mesh(MeshDomain::kBatch)),
               job.context.device(), job.context.world_size() / job.context.num_nodes()) {
   if (is_enabled_) writer_.prepare(saved_tensors(job));
+  for (const auto& [set, history] : job_.evaluations) kept_[set] = history.best_step;  // of the job that continues
+}
+
+Retention JobSaves::retention() {
+  Retention retention{.num_to_keep = job_.config.checkpointing.num_to_keep};
+  for (const auto& [set, history] : job_.evaluations) {
+    if (history.best_step == newest_) kept_[set] = newest_;
+    retention.kept_steps.insert({history.best_step, kept_[set]});
+  }
+  return retention;
 }
 
 bool JobSaves::is_due(bool is_last, bool is_best) const {
@@ -32,9 +42,7 @@ void JobSaves::save(const RunPosition& position, bool is_last) {
   }
   if (const auto before = writer_.finish()) report(*before, is_last, /*is_last_save=*/false);
   const bool is_first = !writer_.writes_at_once().has_value();
-  Retention retention{.num_to_keep = job_.config.checkpointing.num_to_keep};
-  for (const auto& [set, history] : job_.evaluations) retention.kept_steps.insert(history.best_step);
-  writer_.begin(job_.schedule.current_step(), checkpoint_state(job_, position), retention);
+  writer_.begin(job_.schedule.current_step(), checkpoint_state(job_, position), retention());
   const bool waits = *writer_.writes_at_once();
   if (is_first && waits && job_.context.is_main_process()) {
     job_.context.log().warning(
@@ -57,10 +65,11 @@ void JobSaves::advance(const SaveProgress& all, bool stops) {
   if (const auto ended = writer_.advance(all)) report(*ended, is_last, /*is_last_save=*/false);
 }
 
-void JobSaves::report(const EndedSave& save, bool run_ends, bool is_last_save) const {
+void JobSaves::report(const EndedSave& save, bool run_ends, bool is_last_save) {
   const CheckpointingConfig& config = job_.config.checkpointing;
   const Logger& log = job_.context.log();
   if (save.error.empty()) {
+    newest_ = save.step;
     const std::filesystem::path folder = CheckpointDirectory::folder_of(config.save_dir, save.step);
     job_.events->trigger(kTrainCheckpointSaved, {.step = save.step, .folder = folder});
     if (!job_.context.is_main_process()) return;

@@ -13,6 +13,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "d9d/checkpoint/checkpoint_writer.h"
 #include "d9d/loop/checkpoint/job_state.h"
@@ -52,12 +54,16 @@ class JobSaves {
   void advance(const SaveProgress& all, bool stops);
 
  private:
+  // The best step of each evaluation set, and the best before that as long as the new one is not on disk.
+  [[nodiscard]] Retention retention();
   // run_ends: no step follows in this run. is_last_save: `save` is the last one of this run.
-  void report(const EndedSave& save, bool run_ends, bool is_last_save) const;
+  void report(const EndedSave& save, bool run_ends, bool is_last_save);
 
   const TrainingJob& job_;
   const bool is_enabled_;
   CheckpointWriter writer_;
+  std::int64_t newest_ = -1;                  // the step of the newest complete save of this run; -1: none yet
+  std::map<std::string, std::int64_t> kept_;  // by evaluation set: the best step that is known to be on disk
 };
 
 }  // namespace d9d

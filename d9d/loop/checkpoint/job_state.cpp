@@ -128,14 +128,6 @@ std::function<nlohmann::json()> rank_values(const TrainingJob& job, const nlohma
   };
 }
 
-// Returns the ranks that have the last pipeline stage, one for each data-parallel rank.
-std::vector<std::int64_t> task_ranks(const TrainingJob& job) {
-  const DeviceMesh ranks = job.context.mesh(MeshDomain::kBatch).slice({"pp", "dp"});
-  const std::vector<std::int64_t> all = ranks.ranks();
-  const auto first = all.begin() + job.placement.rank_of_last_stage() * ranks.axis_size("dp");
-  return {first, first + ranks.axis_size("dp")};
-}
-
 // Returns the sums of metrics over all ranks since the last log, by name. kind: "metrics" or "loss_means".
 std::map<std::string, at::Tensor> metric_states(const SavedCheckpoint& saved, const char* kind) {
   std::map<std::string, at::Tensor> states;
@@ -200,6 +192,13 @@ void load_evaluations(const nlohmann::ordered_json& sets, TrainingJob& job) {
 
 }  // namespace
 
+std::vector<std::int64_t> task_ranks(const DistContext& context, const StagePlacement& placement) {
+  const DeviceMesh ranks = context.mesh(MeshDomain::kBatch).slice({"pp", "dp"});
+  const std::vector<std::int64_t> all = ranks.ranks();
+  const auto first = all.begin() + placement.rank_of_last_stage() * ranks.axis_size("dp");
+  return {first, first + ranks.axis_size("dp")};
+}
+
 std::optional<fs::path> source_of(const SavedCheckpoint& saved) {
   const auto& source = value_of(saved, "trainer").at("model_stage_factory").at("source_checkpoint");
   return source.is_null() ? std::nullopt : std::optional<fs::path>(source.get<std::string>());
@@ -259,7 +258,7 @@ CheckpointState checkpoint_state(const TrainingJob& job, const RunPosition& posi
                   {"handlers", job.events->states()},
                   {"base_seed", job.config.determinism.base_seed},
                   {kTrainableOnly, job.config.model_stage_factory.checkpoint_only_trainable_parameters},
-                  {"task_ranks", task_ranks(job)},
+                  {"task_ranks", task_ranks(job.context, job.placement)},
                   {"metric_ranks", batch.slice({"pp", "dp", "cp"}).ranks()},
                   {"mesh", write_record(job.context.mesh_parameters())},
                   {"trainer", write_record(job.config)},

@@ -51,6 +51,9 @@ void load(const SavedCheckpoint& saved, TrainingJob& job);
 // Returns a value of CheckpointState::values. Throws StateError, naming the folder, if it is missing.
 [[nodiscard]] const nlohmann::ordered_json& value_of(const SavedCheckpoint& saved, const char* name);
 
+// Returns the ranks whose AnyTask::state() a checkpoint contains: those with the last pipeline stage, one for each
+// data-parallel rank, in rank order.
+[[nodiscard]] std::vector<std::int64_t> task_ranks(const DistContext& context, const StagePlacement& placement);
 // Returns the TrainTask::state() that each data-parallel rank has saved; empty if all are null.
 [[nodiscard]] std::vector<nlohmann::json> task_states(const SavedCheckpoint& saved);
 

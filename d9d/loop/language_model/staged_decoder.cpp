@@ -11,14 +11,10 @@
 #include "d9d/loop/step/local_stages.h"
 #include "d9d/models/decoder/sharded_sequence.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
-#include "d9d/pipelining/schedules/compute_order.h"
+#include "d9d/pipelining/schedules/pipeline_schedule.h"
 
 namespace d9d {
 namespace {
-
-PipelineSchedule forwards_on(const StagePlacement& placement) {
-  return {.name = "text", .placement = [placement](std::int64_t) { return placement; }, .order = forward_order};
-}
 
 std::string text_of(const std::vector<PipelineStageInfo>& stages) {
   std::string text = "the stages";

@@ -16,23 +16,15 @@
 #include "d9d/core/device/named_range.h"
 #include "d9d/loop/checkpoint/export_model.h"
 #include "d9d/loop/checkpoint/job_checkpoints.h"
-#include "d9d/loop/step/microbatch_numbers.h"
-#include "d9d/loop/step/rank_votes.h"
 #include "d9d/loop/step/training_stage.h"
 #include "d9d/loop/task/train_events.h"
 #include "d9d/modules/eval_scope.h"
-#include "d9d/pipelining/schedules/compute_order.h"
+#include "d9d/pipelining/schedules/pipeline_schedule.h"
 
 namespace d9d {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// Evaluation has an order of its own, so limits of the training schedule, such as a least number of microbatches, do
-// not apply to it.
-PipelineSchedule forwards_on(const StagePlacement& placement) {
-  return {.name = "evaluation", .placement = [placement](std::int64_t) { return placement; }, .order = forward_order};
-}
 
 // Training draws the same random numbers after an evaluation as without it.
 class RandomNumbersOfTraining {
@@ -112,18 +104,11 @@ Evaluations::Evaluations(TrainingJob& job, AnyTask& task, AnyModelProvider& mode
   executor_.emplace(job.context, forwards_on(job.placement),
                     StageLinksConfig{.method = job.config.pipelining.messages});
   for (const auto& [name, config] : job_.config.evaluation) {
-    Set& set = sets_.emplace(name, Set{.config = config, .history = job_.evaluations[name], .packs = *packs.at(name)})
-                   .first->second;
+    Set& set = sets_.emplace(name, Set{.config = config, .history = job_.evaluations[name]}).first->second;
     set.metrics = own_metrics(task, job_);
     check_best(name, config, set.metrics, job_);
-    set.start = set.packs.stream().state();
-    const MicrobatchPack* first = set.packs.peek();
-    if (first == nullptr || first->empty()) first = training.peek();
-    D9D_CHECK(first != nullptr && !first->empty(), StateError,
-              "[loop::evaluation] expected a microbatch of the evaluation set '", name,
-              "' on each rank, got none on this one. Give the set more samples, or the job fewer data-parallel ranks.");
-    set.filler = first->front()->copy_of_batch();
-    set.packs.rewind(set.start);  // frees the pack
+    set.packs =
+        std::make_unique<EvenPacks>(job_.context, *packs.at(name), cat("the evaluation set '", name, "'"), &training);
   }
 }
 
@@ -175,58 +160,36 @@ int Evaluations::evaluate(const std::string& name, Set& set, GradientManager& gr
   const EvalScope eval(job_.stages);
   const RandomNumbersOfTraining numbers(job_);
   losses_.clear();
-  gradients.begin_evaluation();
   for (const auto& [metric, each] : set.metrics) each->reset();
-  const DeviceMesh ranks = job_.context.mesh(MeshDomain::kBatch);
+  gradients.begin_evaluation();
   int signal = 0;
-  for (pack_ = {.set = name}; signal == 0 && pack_.index < set.config.max_packs.value_or(INT64_MAX); ++pack_.index) {
-    auto microbatches = set.packs.next();
-    pack_.microbatches = microbatches ? std::move(*microbatches) : MicrobatchPack();
-    pack_.num_counted = pack_.microbatches.size();
-    const auto own = std::ssize(pack_.microbatches);
-    const JobVotes votes = count_votes(job_.context, side_, {.signal = interrupt.signal(), .next_microbatches = own});
-    signal = votes.signal;
-    const auto of = [&](std::int64_t rank) {
-      return votes.next_microbatches.empty() ? own : votes.next_microbatches[static_cast<std::size_t>(rank)];
-    };
-    for (const std::int64_t rank : ranks.slice({"pp", "cp", "tp"}).ranks()) {
-      D9D_CHECK(of(rank) == own, StateError, "[loop::evaluation] expected as many microbatches on all ranks that ",
-                "compute each together, got ", own, " on this rank and ", of(rank), " on rank ", rank, " in pack ",
-                pack_.index, " of the evaluation set '", name, "'. Divide samples by context.data_parallel_rank().");
-    }
-    std::int64_t most = own;
-    for (const std::int64_t each : votes.next_microbatches) most = std::max(most, each);
-    if (most == 0) break;
-    if (signal == 0) run_pack(set, static_cast<std::size_t>(most));
+  std::int64_t num_packs = 0;
+  for (; num_packs < set.config.max_packs.value_or(INT64_MAX); ++num_packs) {
+    EvenPack next = set.packs->next({.signal = interrupt.signal()});
+    signal = next.signal;
+    if (next.stops || next.is_end) break;
+    run_pack(set, next.pack);
   }
   gradients.end_evaluation();
-  pack_.microbatches.clear();
-  set.packs.rewind(set.start);
-  D9D_CHECK(signal != 0 || pack_.index > 0, StateError, "[loop::evaluation] expected data in the evaluation set '",
-            name, "', got none on any rank. Correct its data, or remove trainer.evaluation.", name, ".");
+  set.packs->rewind();
+  D9D_CHECK(signal != 0 || num_packs > 0, StateError, "[loop::evaluation] expected data in the evaluation set '", name,
+            "', got none on any rank. Correct its data, or remove trainer.evaluation.", name, ".");
   return signal;
 }
 
-void Evaluations::run_pack(Set& set, std::size_t num_microbatches) {
-  MicrobatchPack& pack = pack_.microbatches;
-  const auto numbers = microbatch_numbers(
-      job_.context, pack.empty() ? std::vector<std::int64_t>() : set.packs.stream().microbatch_numbers(), pack.size());
-  for (std::size_t i = 0; i < numbers.size(); ++i) pack[i]->number = numbers[i];
-  while (pack.size() < num_microbatches) pack.push_back(set.filler->copy_of_batch());
-  for (std::size_t i = 0; i < pack.size(); ++i) {
-    in_evaluated_microbatch(pack_, i, "in build_forward_inputs", [&] { pack[i]->build_inputs(); });
-    if (pack[i]->loss_weights.empty()) losses_.try_emplace("loss", std::make_shared<MeanMetric>());
-    name_loss_means(losses_, pack[i]->loss_weights);
+void Evaluations::run_pack(const Set& set, ForwardPack& pack) {
+  for (const auto& microbatch : pack.microbatches) {
+    if (microbatch->loss_weights.empty()) losses_.try_emplace("loss", std::make_shared<MeanMetric>());
+    name_loss_means(losses_, microbatch->loss_weights);
   }
-  const EvaluationParts parts{
-      .schedule = job_.schedule, .clock = *job_.clock, .losses = losses_, .metrics = set.metrics};
+  const EvaluationParts parts{.schedule = job_.schedule, .losses = losses_, .metrics = set.metrics};
   std::vector<EvaluationStage> stages;
   for (std::size_t i = 0; i < job_.model_stages.size(); ++i) {
-    stages.emplace_back(parts, *job_.model_stages[i], i + 1 == job_.model_stages.size(), pack_);
+    stages.emplace_back(*job_.clock, *job_.model_stages[i], i + 1 == job_.model_stages.size(), pack, parts);
   }
   std::vector<PipelineStage*> borrowed;
   for (EvaluationStage& stage : stages) borrowed.push_back(&stage);
-  executor_->run(borrowed, std::ssize(pack));
+  executor_->run(borrowed, std::ssize(pack.microbatches));
 }
 
 std::map<std::string, double> Evaluations::values(const Set& set) {

@@ -21,6 +21,7 @@
 #include "d9d/base/interrupt.h"
 #include "d9d/loop/run/step_log.h"
 #include "d9d/loop/step/evaluation_stage.h"
+#include "d9d/loop/step/even_packs.h"
 #include "d9d/loop/step/gradient_manager.h"
 #include "d9d/loop/step/pack_reader.h"
 #include "d9d/loop/step/training_job.h"
@@ -55,16 +56,14 @@ class Evaluations {
   struct Set {
     const EvaluationConfig& config;
     EvaluationHistory& history;
-    PackReader& packs;
-    nlohmann::json start = {};  // position of the first pack
+    std::unique_ptr<EvenPacks> packs = nullptr;
     MetricMap metrics = {};
-    std::unique_ptr<AnyMicrobatch> filler = nullptr;  // is computed where other ranks have more microbatches
   };
 
   [[nodiscard]] bool is_due(const Set& set) const;
   // Returns the signal that ended the evaluation, otherwise 0.
   int evaluate(const std::string& name, Set& set, GradientManager& gradients, const InterruptScope& interrupt);
-  void run_pack(Set& set, std::size_t num_microbatches);
+  void run_pack(const Set& set, ForwardPack& pack);
   [[nodiscard]] std::map<std::string, double> values(const Set& set);
   [[nodiscard]] bool takes_best(const std::string& name, Set& set, const std::map<std::string, double>& values);
 
@@ -73,7 +72,6 @@ class Evaluations {
   std::optional<PipelineExecutor> executor_;  // set if there are sets
   const SideStream side_;
   std::map<std::string, Set> sets_;
-  EvaluatedPack pack_;
   MetricMap losses_;  // of the running evaluation, as EvaluationParts::losses
 };
 

@@ -71,6 +71,7 @@ void JobBuilder::open_evaluation_data(const TrainerConfig& given) {
     D9D_CHECK(!name.empty() && name != "train", ConfigError, "[loop::trainer] expected names of evaluation sets other ",
               "than '' and 'train', which are not series of a tracker or are those of training, got '", name,
               "'. Rename the set.");
+    if (context_.is_main_process()) context_.log().info("evaluation set '", name, "':");
     auto packs = binding_.build_evaluation_packs(context_, given, name);
     D9D_CHECK(packs != nullptr, ConfigError, "[loop::trainer] expected data for trainer.evaluation.", name,
               ", got none from the program. Give it in TrainerParts::evaluation, or remove the key.");

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -62,8 +63,11 @@ class AnyMicrobatch {
   [[nodiscard]] virtual Leaves transfer(const AnyModelStage& stage, StageBoundary boundary) const = 0;  // meta tensors
   [[nodiscard]] virtual Leaves forward(const AnyModelStage& stage, const Leaves& received) const = 0;
   // Runs forward of the last stage and TrainTask::compute_loss. Detaches the state afterwards, also after an exception.
+  // Not of an inference task.
   [[nodiscard]] virtual LossResult forward_loss(const AnyModelStage& stage, const Leaves& received,
                                                 const JobSchedule& schedule) = 0;
+  // Runs forward of the last stage and, if `counts`, InferenceTask::process_outputs. Not of a training task.
+  virtual void process(const AnyModelStage& stage, const Leaves& received, bool counts) = 0;
   virtual void drop_inputs() = 0;                                   // called after forward of the rank's last stage
   virtual void update_metrics(const MetricMap& metrics) const = 0;  // TrainTask::update_metrics
 
@@ -95,7 +99,8 @@ class AnyMicrobatch {
 
 using MicrobatchPack = std::vector<std::unique_ptr<AnyMicrobatch>>;  // the microbatches of a step on one rank
 
-template <class Types>
+// Task: TrainTask<Types> or InferenceTask<Types>.
+template <class Types, class Task = TrainTask<Types>>
 class Microbatch final : public AnyMicrobatch {
  public:
   // Whether such microbatches have graph keys (graph_key.h): inputs and state consist of tensors and plain values.
@@ -103,8 +108,7 @@ class Microbatch final : public AnyMicrobatch {
       kHasGraphKey<InputOf<Types>> && kHasGraphKey<SharedOf<Types>> && kHasGraphKey<StateOf<Types>>;
 
   // `task` is borrowed.
-  Microbatch(TrainTask<Types>& task, BatchOf<Types> batch)
-      : task_(&task), batch_(std::make_shared<Batch>(std::move(batch))) {}
+  Microbatch(Task& task, BatchOf<Types> batch) : task_(&task), batch_(std::make_shared<Batch>(std::move(batch))) {}
 
   [[nodiscard]] std::optional<std::uint64_t> hash_of_batch() const override { return hash_of(*batch_); }
   [[nodiscard]] std::unique_ptr<AnyMicrobatch> copy_of_batch() const override {
@@ -143,15 +147,29 @@ class Microbatch final : public AnyMicrobatch {
   }
   [[nodiscard]] LossResult forward_loss(const AnyModelStage& any, const Leaves& received,
                                         const JobSchedule& schedule) override {
-    struct DetachOnExit {
-      State& state;
-      ~DetachOnExit() { detach(state); }
-    } detach_on_exit{*state_};
-    const OutputOf<Types> output = with_error_place("in forward", [&] { return last_forward(any, received); });
-    return with_error_place("in compute_loss", [&] { return task_->compute_loss(output, *state_, schedule); });
+    if constexpr (kIsTraining) {
+      struct DetachOnExit {
+        State& state;
+        ~DetachOnExit() { detach(state); }
+      } detach_on_exit{*state_};
+      const OutputOf<Types> output = with_error_place("in forward", [&] { return last_forward(any, received); });
+      return with_error_place("in compute_loss", [&] { return task_->compute_loss(output, *state_, schedule); });
+    } else {
+      D9D_ASSERT(false, "a loss of an inference");
+      return {};
+    }
+  }
+  void process(const AnyModelStage& any, const Leaves& received, bool counts) override {
+    D9D_ASSERT(!kIsTraining, "outputs of training are not processed");
+    if constexpr (!kIsTraining) {
+      const OutputOf<Types> output = with_error_place("in forward", [&] { return last_forward(any, received); });
+      if (counts) with_error_place("in process_outputs", [&] { task_->process_outputs(output, *state_); });
+    }
   }
   void drop_inputs() override { inputs_.reset(); }
-  void update_metrics(const MetricMap& metrics) const override { task_->update_metrics(*state_, metrics); }
+  void update_metrics(const MetricMap& metrics) const override {
+    if constexpr (kIsTraining) task_->update_metrics(*state_, metrics);
+  }
 
   [[nodiscard]] std::unique_ptr<AnyMicrobatch> copy() const override { return std::make_unique<Microbatch>(*this); }
   void assign(AnyMicrobatch&& any) override {
@@ -165,6 +183,7 @@ class Microbatch final : public AnyMicrobatch {
   [[nodiscard]] StateOf<Types>& state() { return *state_; }
 
  private:
+  static constexpr bool kIsTraining = std::is_base_of_v<TrainTask<Types>, Task>;
   using Batch = BatchOf<Types>;
   using State = StateOf<Types>;
   using Arrived = typename ModelPart<Types>::Arrived;
@@ -200,7 +219,7 @@ class Microbatch final : public AnyMicrobatch {
     if constexpr (kHasKey) key.write(inputs_->first), key.write(inputs_->second), key.write(*state_);
   }
 
-  TrainTask<Types>* task_;
+  Task* task_;
   std::shared_ptr<const Batch> batch_;  // null after build_inputs()
   std::optional<std::pair<InputOf<Types>, SharedOf<Types>>> inputs_;
   std::optional<State> state_;

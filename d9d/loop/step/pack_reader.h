@@ -47,12 +47,12 @@ class PackReader {
 // The packs of each evaluation set, by the names of trainer.evaluation.
 using EvaluationPacks = std::map<std::string, std::unique_ptr<PackReader>>;
 
-template <class Types>
+// Task: TrainTask<Types> or InferenceTask<Types>.
+template <class Types, class Task = TrainTask<Types>>
 class TypedPackReader final : public PackReader {
  public:
   // task: borrowed.
-  TypedPackReader(TrainTask<Types>& task, std::unique_ptr<PackStream<BatchOf<Types>>> packs,
-                  const PrefetchOptions& options)
+  TypedPackReader(Task& task, std::unique_ptr<PackStream<BatchOf<Types>>> packs, const PrefetchOptions& options)
       : task_(task), stream_(std::move(packs), options) {}
 
   [[nodiscard]] std::optional<std::size_t> num_next() const override { return stream_.num_next(); }
@@ -63,11 +63,11 @@ class TypedPackReader final : public PackReader {
     auto batches = stream_.next();
     if (!batches) return std::nullopt;
     MicrobatchPack pack;
-    for (auto& batch : *batches) pack.push_back(std::make_unique<Microbatch<Types>>(task_, std::move(batch)));
+    for (auto& batch : *batches) pack.push_back(std::make_unique<Microbatch<Types, Task>>(task_, std::move(batch)));
     return pack;
   }
 
-  TrainTask<Types>& task_;
+  Task& task_;
   PrefetchedPacks<BatchOf<Types>> stream_;
 };
 

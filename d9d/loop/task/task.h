@@ -91,8 +91,9 @@ class AnyTask {
 // a tracker would merge the two series.
 [[nodiscard]] MetricMap checked_metrics(AnyTask& task);
 
+// What training and inference have in common: how a batch becomes inputs of the model.
 template <class Types>
-class TrainTask : public AnyTask {
+class ForwardTask : public AnyTask {
  public:
   using Batch = BatchOf<Types>;
   using Input = InputOf<Types>;
@@ -110,11 +111,19 @@ class TrainTask : public AnyTask {
                 "Types::State, and each struct in it, must list its members in `static constexpr auto fields()` "
                 "(d9d/base/record.h), so that tensors in it are found and detached");
 
-  // With trainer.pipelining.schedule = auto, the job also calls the three functions below while it measures stages on
-  // the first microbatch.
-
   // Called once a microbatch on every rank, with the batch's tensors on the model's device.
   [[nodiscard]] virtual ForwardInputs<Types> build_forward_inputs(const Batch& batch) = 0;
+};
+
+template <class Types>
+class TrainTask : public ForwardTask<Types> {
+ public:
+  using Output = OutputOf<Types>;
+  using State = StateOf<Types>;
+
+  // With trainer.pipelining.schedule = auto, the job also calls build_forward_inputs() and the two functions below
+  // while it measures stages on the first microbatch.
+
   // Called once a microbatch, on ranks with the last stage. May write into the state what update_metrics reads.
   [[nodiscard]] virtual LossResult compute_loss(const Output& output, State& state, const JobSchedule& schedule) = 0;
 

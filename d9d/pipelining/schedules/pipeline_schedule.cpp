@@ -62,6 +62,10 @@ PipelineSchedule schedule_of(const PipelineScheduleConfig& config) {
   return std::visit([](const auto& one) { return schedule_for(one); }, config);
 }
 
+PipelineSchedule forwards_on(const StagePlacement& placement) {
+  return {.name = "forwards", .placement = [placement](std::int64_t) { return placement; }, .order = forward_order};
+}
+
 StagePlacement placement_of(const PipelineSchedule& schedule, std::int64_t num_ranks) {
   D9D_CHECK(schedule.placement && schedule.order, ConfigError,
             "[pipelining::schedule] expected a placement and an order of ", schedule.name, ", got none. Set both.");

@@ -32,6 +32,10 @@ struct PipelineSchedule {
 // order, or places stages on another number of ranks.
 [[nodiscard]] StagePlacement placement_of(const PipelineSchedule& schedule, std::int64_t num_ranks);
 
+// Returns a schedule without backwards for stages that are placed already, with forward_order() (compute_order.h). It
+// takes any number of microbatches.
+[[nodiscard]] PipelineSchedule forwards_on(const StagePlacement& placement);
+
 // Returns a program of computations only. Throws ConfigError for fewer than one rank or microbatch, and what order()
 // throws.
 [[nodiscard]] PipelineProgram build_compute_program(const PipelineSchedule& schedule, std::int64_t num_ranks,

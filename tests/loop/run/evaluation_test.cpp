@@ -290,6 +290,19 @@ TEST_F(BestEvaluation, Of_a_resumed_job_is_compared_with_those_before) {
   }
 }
 
+TEST_F(BestEvaluation, Stays_until_a_better_one_is_on_disk) {
+  Job job;
+  score(job, {1, 3, 2, 2});
+  job.job.config.checkpointing.period_steps = {EverySteps{1}};
+  job.job.config.checkpointing.on_failed_save = FailedSavePolicy::kContinue;
+  job.after = [&](const FinishedEvaluation& event) {  // in the way of the save of the better one
+    if (event.schedule.current_step() == 2) fs::create_directory(folder() / "save-2");
+  };
+  job.train();
+  EXPECT_THAT(checkpoints(), ElementsAre("save-1", "save-2", "save-4"));
+  EXPECT_FALSE(fs::exists(folder() / "save-2" / "manifest.json"));
+}
+
 // Asks to stop at the second evaluation that is worse than the one before it.
 struct Patience {
   void after_evaluation(const FinishedEvaluation& evaluation) {

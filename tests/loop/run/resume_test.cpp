@@ -214,6 +214,7 @@ class Resume : public ::testing::Test {
   std::vector<std::string> saved() const {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(folder_)) names.push_back(entry.path().filename().string());
+    std::erase(names, "config.json");
     std::ranges::sort(names);
     return names;
   }

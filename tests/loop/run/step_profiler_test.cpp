@@ -120,7 +120,7 @@ TEST_F(StepTraces, Have_one_file_for_ranks_that_are_threads_and_none_for_ranks_t
     if (is_left_out) {
       EXPECT_THAT(files(), UnorderedElementsAre());
     } else {
-      EXPECT_THAT(files(), UnorderedElementsAre("steps-2-2/dpr0.json", "steps-5-5/dpr0.json"));
+      EXPECT_THAT(files(), UnorderedElementsAre("steps-2-2/dp_replicate0.json", "steps-5-5/dp_replicate0.json"));
     }
   }
 }

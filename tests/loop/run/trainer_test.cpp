@@ -359,8 +359,8 @@ TEST(Trainer, More_steps_than_the_data_has_fail_before_a_model_is_built) {
 
 TEST(Trainer, What_is_not_built_is_refused_before_anything_else) {
   Job job({{samples(0, 1)}});
-  job.config.profiling = ProfilingConfig{.traces_dir = "traces"};
-  EXPECT_THAT([&] { job.train(); }, ThrowsMessage<ConfigError>(HasSubstr("trainer.profiling")));
+  job.config.pipelining.schedule = InferenceScheduleConfig{};
+  EXPECT_THAT([&] { job.train(); }, ThrowsMessage<ConfigError>(HasSubstr("trainer.pipelining.schedule")));
   EXPECT_EQ(job.provider.num_models, 0);
   EXPECT_THAT([] { AutoOptimizerProvider(SgdConfig{.lr = 0.1}); },
               ThrowsMessage<ConfigError>(HasSubstr("Use 'adamw' or")));

@@ -1,16 +1,11 @@
 // The order of forwards without backwards, on every placement of stages.
 #include <gtest/gtest.h>
 
-#include "d9d/pipelining/schedules/compute_order.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
 #include "d9d/pipelining/simulator/simulate.h"
 
 namespace d9d::forward_order_test {
 namespace {
-
-PipelineSchedule forwards_on(const StagePlacement& stages) {
-  return {.name = "forwards", .placement = [stages](std::int64_t) { return stages; }, .order = forward_order};
-}
 
 // The most transfers that one rank has received, or has made for its own next stage, and has not used yet.
 std::int64_t most_waiting(const Simulation& run, const StagePlacement& stages) {

@@ -1,0 +1,220 @@
+#include "d9d/loop/run/inference_base.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+
+#include "d9d/base/check.h"
+#include "d9d/base/config/record_json.h"
+#include "d9d/base/interrupt.h"
+#include "d9d/base/progress/progress_bar.h"
+#include "d9d/loop/checkpoint/job_checkpoints.h"
+#include "d9d/loop/checkpoint/job_state.h"
+#include "d9d/loop/checks/rank_consistency.h"
+#include "d9d/loop/job/model_builder.h"
+#include "d9d/loop/run/step_profiler.h"
+#include "d9d/loop/step/inference_stage.h"
+#include "d9d/loop/step/local_stages.h"
+#include "d9d/modules/eval_scope.h"
+#include "d9d/modules/gradient_reduction.h"
+#include "d9d/pipelining/schedules/pipeline_schedule.h"
+
+namespace d9d {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kJob = "inference";
+
+// The settings that building a model reads, of which both kinds of jobs have the same records.
+TrainerConfig as_trainer(const InferenceConfig& config) {
+  TrainerConfig trainer;
+  trainer.run.name = kJob;
+  trainer.model_stage_factory = config.model_stage_factory;
+  trainer.determinism = config.determinism;
+  trainer.checkpointing = config.checkpointing;
+  trainer.timeout = config.timeout;
+  return trainer;
+}
+
+StagePlacement placement_on(const DistContext& context, const std::optional<StagePlacement>& given) {
+  const std::int64_t num_ranks = context.mesh(MeshDomain::kRegular).axis_size("pp");
+  D9D_CHECK(!given || given->num_ranks() == num_ranks, ConfigError,
+            "[loop::inference] expected a placement on mesh.pipeline_parallel = ", num_ranks, " ranks, got one on ",
+            given ? given->num_ranks() : 0, ". Change one of the two.");
+  return given ? *given : StagePlacement::loop(num_ranks, 1);
+}
+
+// Streams that do not know their length run to their end.
+std::int64_t num_packs(const InferenceConfig& config, const AnyPackStream& stream) {
+  if (!config.schedule.total_steps && !stream.total_steps()) return std::numeric_limits<std::int64_t>::max();
+  return total_steps_of(config.schedule.total_steps, stream.total_steps());
+}
+
+}  // namespace
+
+InferenceBase::InferenceBase(const DistContext& context, const InferenceConfig& config, const Parts& parts,
+                             std::unique_ptr<InferenceBinding> binding)
+    : context_(context),
+      config_(config),
+      parts_(parts),
+      binding_(std::move(binding)),
+      placement_(placement_on(context, parts.placement)),
+      schedule_(1) {
+  context_.set_timeout(std::chrono::seconds(config_.timeout.init_timeout));
+  check_equal_config(context_, as_trainer(config_),
+                     {{"task", parts_.task.dump_hparams()}, {"model", parts_.model.dump_hparams()}});
+  parts_.task.register_events(context_, *events_);
+  parts_.model.register_events(context_, *events_);
+  events_->trigger(kInferenceConfigStarted, {.dist_context = context_});
+  packs_ = binding_->build_packs(context_, config_, *events_);
+  schedule_ = JobSchedule(num_packs(config_, packs_->stream()));
+  saves_lock_ = prepare_saves(context_, config_.checkpointing);
+  load_position();
+  packs_->stream().start();
+  build_stages();
+  executor_ = std::make_unique<PipelineExecutor>(context_, forwards_on(placement_));
+}
+
+InferenceBase::~InferenceBase() = default;
+
+void InferenceBase::build_stages() {
+  const TrainerConfig config = with_found_source(context_, as_trainer(config_), /*resumed=*/std::nullopt);
+  std::vector<LoadReport> loaded;
+  for (const StageIndex index : placement_.stages_of(context_.mesh(MeshDomain::kRegular).axis_coordinate("pp"))) {
+    const PipelineStageInfo info{.num_stages = placement_.num_stages(), .current_stage = index.value};
+    stages_.push_back(binding_->initialize_stage(context_, info));
+    modules_.push_back(stages_.back()->module);
+    check_equal_model(context_, *modules_.back());
+    auto report = build_model_stage(context_, config, parts_.model, info, modules_.back());
+    if (report) loaded.push_back(std::move(*report));
+  }
+  if (!loaded.empty()) warn_of_source_checkpoint(context_, config.model_stage_factory, loaded);
+  update_copies(copies_of(modules_));
+  clock_ = share_random_clock(context_, *local_stages(modules_), config);
+  ModelStagesReady ready;
+  for (const auto& module : modules_) ready.modules.emplace_back(*module);
+  events_->trigger(kInferenceModelStagesReady, ready);
+}
+
+void InferenceBase::load_position() {
+  const auto saved = newest_checkpoint(context_, config_.checkpointing);
+  if (!saved) return;
+  D9D_CHECK(saved->values().contains("job") && value_of(*saved, "job") == kJob, ConfigError,
+            "[loop::inference] expected the position of an inference in inference.checkpointing.save_dir, got ",
+            saved->folder().string(), ", which a training job has saved. Name another folder.");
+  schedule_.load_state(value_of(*saved, "schedule"));
+  packs_->rewind(value_of(*saved, "data"));
+  events_->load_states(value_of(*saved, "handlers"));
+  if (const auto states = task_states(*saved); !states.empty()) parts_.task.load_state(states);
+  if (context_.is_main_process()) {
+    context_.log().info("continues after pack ", saved->step(), " from ", saved->folder().string());
+  }
+  events_->trigger(kInferenceCheckpointLoaded, {.step = saved->step(), .folder = saved->folder()});
+}
+
+TrainingOutcome InferenceBase::infer() {
+  const at::NoGradGuard no_grad;
+  const EvalScope eval(modules_);
+  std::vector<std::shared_ptr<GradientReduction>> reductions;
+  for (const auto& module : modules_) {
+    for (const auto& reduction : gradient_reductions(*module)) reductions.push_back(reduction);
+  }
+  EvenPacks packs(context_, *packs_, "the data");
+  packs.skip_to(schedule_.current_step());
+  events_->trigger(kInferenceReady, {});
+  for (const auto& reduction : reductions) reduction->begin_evaluation();
+  const EvenPack last = run_packs(packs);
+  for (const auto& reduction : reductions) {
+    reduction->end_evaluation();
+    reduction->close();
+  }
+  parts_.task.finalize();
+  events_->trigger(kInferenceFinished, {});
+  if (!last.stops) return TrainingOutcome::kFinished;
+  context_.log().warning("stopped after pack ", schedule_.current_step(), last.signal != 0 ? " as asked" : "",
+                         stop_.why() ? cat(": ", *stop_.why()) : "");
+  stop_.reset();
+  if (last.signal == 0) return TrainingOutcome::kStopped;
+  context_.stopped_by(last.signal);
+  return TrainingOutcome::kInterrupted;
+}
+
+// Returns what ended the packs: the end of the data or of the schedule, or a rank that asks to stop.
+EvenPack InferenceBase::run_packs(EvenPacks& packs) {
+  const InterruptScope interrupt;
+  const bool knows_total = schedule_.total_steps() < std::numeric_limits<std::int64_t>::max();
+  ProgressBar bar({.label = "infer",
+                   .total = knows_total ? schedule_.total_steps() : std::max<std::int64_t>(1, schedule_.current_step()),
+                   .initial = schedule_.current_step()});
+  StepProfiler profiler(config_.profiling, context_);
+  const InferenceStep step{.schedule = schedule_, .stop = stop_};
+  EvenPack ended{.pack = {}, .is_end = true};
+  while (!schedule_.is_done()) {
+    const std::int64_t index = schedule_.current_step();
+    profiler.begin_step(index);
+    const Clock::time_point start = Clock::now();
+    events_->trigger(kInferenceStepPre, step);
+    EvenPack next = packs.next({.signal = interrupt.signal(), .asks_to_stop = stop_.why().has_value()});
+    if (next.stops || next.is_end) {
+      ended = std::move(next);
+      break;
+    }
+    std::int64_t num_tokens = 0;
+    for (std::size_t i = 0; i < next.pack.num_counted; ++i) num_tokens += next.pack.microbatches[i]->num_tokens;
+    events_->run_between(kInferenceForwardPre, kInferenceForwardPost, step, [&] { run_pack(next.pack); });
+    events_->trigger(kInferenceStepPost, step);
+    schedule_.advance();
+    if (schedule_.should_do_action(config_.gc.period_steps, {.after_advance = true})) malloc_trim(0);
+    save_if_due(/*is_last=*/false);
+    profiler.end_step(index);
+    if (knows_total && context_.is_main_process()) {
+      const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+      bar.update(schedule_.current_step(), {short_number(static_cast<double>(num_tokens) / seconds) + " tok/s"});
+    }
+    context_.set_timeout(std::chrono::seconds(config_.timeout.step_timeout));
+  }
+  context_.set_timeout(std::chrono::seconds(config_.timeout.init_timeout));
+  save_if_due(/*is_last=*/true);
+  profiler.finish();
+  bar.finish();
+  return ended;
+}
+
+void InferenceBase::run_pack(ForwardPack& pack) {
+  std::vector<InferenceStage> stages;
+  for (std::size_t i = 0; i < stages_.size(); ++i) {
+    stages.emplace_back(*clock_, *stages_[i], i + 1 == stages_.size(), pack);
+  }
+  std::vector<PipelineStage*> borrowed;
+  for (InferenceStage& stage : stages) borrowed.push_back(&stage);
+  executor_->run(borrowed, std::ssize(pack.microbatches));
+}
+
+// Collective. Position and states, never weights.
+void InferenceBase::save_if_due(bool is_last) {
+  if (!saves_checkpoints(config_.checkpointing)) return;
+  const bool is_due = schedule_.should_do_action(config_.checkpointing.period_steps, {.after_advance = true});
+  if (!is_due && !is_last) return;
+  const std::int64_t step = schedule_.current_step();
+  if (saved_step_ == step || step == 0) return;
+  CheckpointState state;
+  state.values = {{"job", kJob},
+                  {"schedule", schedule_.state()},
+                  {"data", packs_->stream().state()},
+                  {"handlers", events_->states()},
+                  {"task_ranks", task_ranks(context_, placement_)}};
+  state.rank_values = [task = parts_.task.state()] { return nlohmann::json{{"task", task}}; };
+  const CheckpointDirectory directory(config_.checkpointing.save_dir, context_.mesh(MeshDomain::kBatch));
+  directory.save(step, state, {.num_to_keep = config_.checkpointing.num_to_keep});
+  saved_step_ = step;
+  const auto folder = CheckpointDirectory::folder_of(config_.checkpointing.save_dir, step);
+  events_->trigger(kInferenceCheckpointSaved, {.step = step, .folder = folder});
+}
+
+}  // namespace d9d
