@@ -102,8 +102,22 @@ torch::nn::Module& AdoptedModule::ready_module() const {
               " to be the tensor that the torch::nn module computes with, got another: replacing the leaves of an "
               "adopted module is not built in this version.");
   }
-  if (module_->is_training() != is_training()) module_->train(is_training());
+  follow_mode();
   return *module_;
+}
+
+// The modules inside may have modes of their own, such as frozen norms in evaluation mode: they come back after an
+// evaluation.
+void AdoptedModule::follow_mode() const {
+  if (module_->is_training() == is_training()) return;
+  const auto all = module_->modules();
+  if (!is_training()) {
+    modes_.clear();
+    for (const auto& each : all) modes_.push_back(each->is_training());
+    return module_->eval();
+  }
+  if (modes_.size() != all.size()) return module_->train();
+  for (std::size_t i = 0; i < all.size(); ++i) all[i]->train(modes_[i]);  // outer modules come before inner ones
 }
 
 void AdoptedModule::check_drew_nothing(const OperatorWatch& watch) const {

@@ -80,8 +80,11 @@ class AdoptedModule : public AdoptedTensors {
  private:
   const Factory factory_;
   // Its tensors are those of this module's parameters and buffers; null until materialized.
+  void follow_mode() const;
+
   std::shared_ptr<torch::nn::Module> module_;
-  DeviceMesh buffer_ranks_;  // broadcast_buffers()
+  mutable std::vector<bool> modes_;  // whether each module inside was training before eval()
+  DeviceMesh buffer_ranks_;          // broadcast_buffers()
 };
 
 // The module type behind std::shared_ptr<Impl> or a holder of torch::nn such as torch::nn::Linear.

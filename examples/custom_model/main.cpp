@@ -92,7 +92,7 @@ struct EarlyStop {
     accuracy = evaluation.values.at("accuracy");
     num_worse = accuracy > best ? 0 : num_worse + 1;
     best = std::max(best, accuracy);
-    if (num_worse == 3) evaluation.stop.request("three evaluations were no better");
+    if (num_worse >= 3) evaluation.stop.request("three evaluations were no better");
   }
   static constexpr auto handlers() {
     return std::tuple(d9d::on(d9d::kTrainEvaluationPost, &EarlyStop::after_evaluation));
@@ -165,7 +165,8 @@ void train(const Config& config, d9d::DistContext& context) {
                                .evaluation = {{"unseen", &unseen}}});
   if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
   if (!config.export_to.empty()) trainer.export_to(config.export_to);
-  if (context.is_main_process()) std::cout << "accuracy on unseen text " << task.early_stop.accuracy << '\n';
+  if (context.is_main_process() && task.early_stop.best > 0)
+    std::cout << "accuracy on unseen text " << task.early_stop.accuracy << '\n';
 }
 
 }  // namespace

@@ -263,7 +263,7 @@ void stop_when_evaluations_get_no_better(d9d::EventBus& events) {
     const double loss = evaluation.values.at("loss");
     num_worse = loss < best ? 0 : num_worse + 1;
     best = std::min(best, loss);
-    if (num_worse == 3) evaluation.stop.request("three evaluations without a better loss");
+    if (num_worse >= 3) evaluation.stop.request("three evaluations without a better loss");
   });
 }
 

@@ -159,6 +159,23 @@ TEST(Adopt, Follows_the_mode_and_keeps_buffers) {
   EXPECT_TRUE(at::equal(model->state_dict().at("layer.running_mean"), mean));
 }
 
+TEST(Adopt, Gives_frozen_modules_inside_their_mode_back_after_an_evaluation) {
+  const auto model = ready([] {
+    nn::Sequential layers(nn::BatchNorm1d(6), nn::Linear(6, 4));
+    layers[0]->eval();
+    return layers;
+  });
+  const auto mean = [&] { return model->state_dict().at("layer.0.running_mean").clone(); };
+  const at::Tensor before = mean(), x = at::arange(18, at::kDouble).view({3, 6});
+  (void)model(x);
+  EXPECT_TRUE(at::equal(mean(), before)) << "frozen in training";
+  model->eval();
+  (void)model(x);
+  model->train();
+  (void)model(x);
+  EXPECT_TRUE(at::equal(mean(), before)) << "and after an evaluation";
+}
+
 TEST(Adopt, Nested_modules_keep_their_dotted_names) {
   const auto make = [] { return nn::Sequential(linear(), nn::Linear(nn::LinearOptions(4, 1).bias(false))); };
   const auto model = ready(make);

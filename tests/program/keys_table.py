@@ -256,7 +256,7 @@ def trainer_rows():
                                   at=tracker),
         f"{tracker}[multi].trackers": Row([{"provider": "jsonl", "path": "c.jsonl"}], look=file("c.jsonl")),
         "trainer.logging.max_pending_steps": tests("tests/loop/run/step_log_test.cpp",
-                                                   "Writes_a_step_when_its_values_are_there_and_some_steps_later_at_the_latest"),
+                                                   "Lags_behind_as_many_steps_as_is_configured"),
         "trainer.pipelining.schedule": Row({"schedule": "inference"}, look=unbuilt("trainer.pipelining.schedule")),
         "trainer.pipelining.messages": Row("copy_engine", look=refused("messages = copy_engine"), given={
             "mesh.pipeline_parallel": 2, "launch.ranks": "processes", "model_provider.model.num_hidden_layers": 2}),
@@ -282,9 +282,8 @@ def trainer_rows():
         "trainer.gradient_clipping.on_non_finite": tests("tests/loop/run/trainer_test.cpp",
                                                          "A_nan_is_skipped_if_asked_and_training_goes_on"),
         "trainer.gradient_clipping.spikes": tests(spikes, "Change_nothing_and_are_counted"),
-        "trainer.gradient_clipping.spikes.num_deviations": tests(spikes, "Change_nothing_and_are_counted"),
-        "trainer.gradient_clipping.spikes.window_steps": tests(
-            spikes, "Are_none_without_the_setting_or_before_half_of_the_window"),
+        "trainer.gradient_clipping.spikes.num_deviations": tests(spikes, "Are_as_far_from_the_mean_as_is_configured"),
+        "trainer.gradient_clipping.spikes.window_steps": tests(spikes, "Change_nothing_and_are_counted"),
         "trainer.gradient_clipping.spikes.on_spike": tests(spikes, "Stop_the_job_if_asked"),
         "trainer.gradient_clipping.max_skipped_in_a_row": tests(spikes, "In_a_row_end_the_job_at_the_limit"),
         "trainer.evaluation": Row({"validation": {"period_steps": 2}}, look=log("evaluation 'validation' after step 2: loss"),
@@ -312,11 +311,11 @@ def trainer_rows():
     }
     for name, test in (("traces_dir", "Need_a_folder_that_can_be_written"),
                        ("period_steps", "Are_of_the_last_steps_of_each_period_with_names"),
-                       ("warmup_steps", "Leave_out_modules_if_asked_and_cover_several_steps"),
+                       ("warmup_steps", "Of_a_run_that_ends_in_a_warm_up_or_a_recording_leave_the_profiler_to_the_next"),
                        ("active_steps", "Leave_out_modules_if_asked_and_cover_several_steps"),
                        ("with_stack", "Leave_out_modules_if_asked_and_cover_several_steps"),
                        ("record_shapes", "Have_the_shapes_of_inputs_if_asked"),
-                       ("ranks", "Have_one_file_for_ranks_that_are_threads_and_none_for_ranks_that_are_left_out")):
+                       ("ranks", "Have_one_file_for_ranks_that_are_threads_by_the_first_that_records")):
         rows[f"trainer.profiling.{name}"] = tests("tests/loop/run/step_profiler_test.cpp", test)
     for name in ("[looped_bfs].num_stages_per_rank", "[1f1b].num_stages_per_rank", "[1f1b].zero_bubble"):
         rows[f"trainer.pipelining.schedule{name}"] = tests(

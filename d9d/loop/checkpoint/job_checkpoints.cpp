@@ -23,6 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kWrittenBy = "written_by";  // marks a config.json as one that may be replaced
+
 }  // namespace
 
 bool saves_checkpoints(const CheckpointingConfig& config) {
@@ -37,10 +39,20 @@ std::unique_ptr<FolderLock> prepare_saves(const DistContext& context, const Chec
 
 void write_configuration(const DistContext& context, const TrainerConfig& config, const nlohmann::json& parts) {
   if (!saves_checkpoints(config.checkpointing) || !context.is_main_process()) return;
-  nlohmann::ordered_json all = {{"mesh", write_record(context.mesh_parameters())}, {"trainer", write_record(config)}};
+  nlohmann::ordered_json all = {{kWrittenBy, "a training job of d9d"},
+                                {"mesh", write_record(context.mesh_parameters())},
+                                {"trainer", write_record(config)}};
   for (const auto& [name, settings] : parts.items()) all[name] = settings;
   // No other job writes into the folder, so a killed job leaves at most this one file, which the next start replaces.
   const fs::path file = config.checkpointing.save_dir / "config.json", unfinished = file.string() + ".tmp";
+  if (fs::exists(file)) {
+    std::ifstream present(file);
+    const auto json = nlohmann::json::parse(present, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object() || !json.contains(kWrittenBy)) {
+      context.log().warning("does not write the configuration of the job: ", file.string(), " is another file");
+      return;
+    }
+  }
   std::ofstream stream(unfinished);
   stream << all.dump(2) << '\n';
   stream.close();

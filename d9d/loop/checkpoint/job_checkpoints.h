@@ -46,7 +46,8 @@ void check_names_of_saves(const DistContext& context, const CheckpointingConfig&
                                               const std::optional<SavedCheckpoint>& resumed);
 
 // Local. If the job saves, the main process writes <save_dir>/config.json: mesh and trainer with all defaults, and
-// `parts`, the settings of the other parts by name. config: with the schedule that "auto" has chosen. Throws IoError.
+// `parts`, the settings of the other parts by name. config: with the schedule that "auto" has chosen. A file of this
+// name that no job has written stays, with a warning. Throws IoError.
 void write_configuration(const DistContext& context, const TrainerConfig& config, const nlohmann::json& parts);
 
 // Local. Called before the state of an optimiser is saved or loaded. Throws StateError if state_dict() returns new

@@ -19,8 +19,9 @@ JobSaves::JobSaves(const TrainingJob& job)
 
 Retention JobSaves::retention() {
   Retention retention{.num_to_keep = job_.config.checkpointing.num_to_keep};
+  best_for_.clear();
   for (const auto& [set, history] : job_.evaluations) {
-    if (history.best_step == newest_) kept_[set] = newest_;
+    if (history.best_step == job_.schedule.current_step()) best_for_.push_back(set);
     retention.kept_steps.insert({history.best_step, kept_[set]});
   }
   return retention;
@@ -69,7 +70,7 @@ void JobSaves::report(const EndedSave& save, bool run_ends, bool is_last_save) {
   const CheckpointingConfig& config = job_.config.checkpointing;
   const Logger& log = job_.context.log();
   if (save.error.empty()) {
-    newest_ = save.step;
+    for (const std::string& set : best_for_) kept_[set] = save.step;
     const std::filesystem::path folder = CheckpointDirectory::folder_of(config.save_dir, save.step);
     job_.events->trigger(kTrainCheckpointSaved, {.step = save.step, .folder = folder});
     if (!job_.context.is_main_process()) return;

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "d9d/checkpoint/checkpoint_writer.h"
 #include "d9d/loop/checkpoint/job_state.h"
@@ -62,8 +63,9 @@ class JobSaves {
   const TrainingJob& job_;
   const bool is_enabled_;
   CheckpointWriter writer_;
-  std::int64_t newest_ = -1;                  // the step of the newest complete save of this run; -1: none yet
-  std::map<std::string, std::int64_t> kept_;  // by evaluation set: the best step that is known to be on disk
+  // By evaluation set: the best step that is known to be on disk.
+  std::map<std::string, std::int64_t> kept_;
+  std::vector<std::string> best_for_;  // the sets of which the newest save is the best
 };
 
 }  // namespace d9d

@@ -166,25 +166,19 @@ nlohmann::ordered_json evaluations_json(const TrainingJob& job) {
   for (const auto& [name, history] : job.evaluations) {
     sets[name] = {{"last_step", history.last_step}};
     if (!history.best_value) continue;
-    sets[name]["best"] = {{"value", *history.best_value},
-                          {"step", history.best_step},
-                          {"of", write_record(*job.config.evaluation.at(name).best)}};
+    sets[name]["best"] = {{"value", *history.best_value}, {"step", history.best_step}, {"of", history.best_of}};
   }
   return sets;
 }
 
-// Restores TrainingJob::evaluations from evaluations_json(). Skips sets that the job does not evaluate any more, and a
-// best value of another metric or mode.
+// Also loads sets that this start of the job does not evaluate: their best checkpoints stay.
 void load_evaluations(const nlohmann::ordered_json& sets, TrainingJob& job) {
-  for (const auto& [name, config] : job.config.evaluation) {
-    if (!sets.contains(name)) continue;
+  for (const auto& [name, saved] : sets.items()) {
     EvaluationHistory& history = job.evaluations[name];
-    const auto& saved = sets.at(name);
     history.last_step = saved.at("last_step").get<std::int64_t>();
-    if (!config.best || !saved.contains("best")) continue;
+    if (!saved.contains("best")) continue;
     const auto& best = saved.at("best");
-    const auto wanted = write_record(*config.best);
-    if (best.at("of").at("metric") != wanted.at("metric") || best.at("of").at("mode") != wanted.at("mode")) continue;
+    history.best_of = best.at("of");
     history.best_value = best.at("value").get<double>();
     history.best_step = best.at("step").get<std::int64_t>();
   }

@@ -202,7 +202,8 @@ struct GradientClippingConfig {
   StepActionPeriod log_total_steps = {EverySteps{1}};      // when the norm is logged
   NonFinitePolicy on_non_finite = NonFinitePolicy::kStop;  // skip: the step changes nothing
   std::optional<SpikeConfig> spikes = {};                  // null: no step is a spike
-  // After how many steps in a row that changed nothing the job ends with an error; null: never.
+  // After how many steps in a row that changed nothing the job ends with an error; null: never or, with `spikes`, half
+  // of their window, since a loss that stays high is no spike.
   std::optional<std::int64_t> max_skipped_in_a_row = {};
 
   static constexpr auto fields() {

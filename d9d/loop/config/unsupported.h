@@ -3,7 +3,7 @@
 // Example
 //   refuse_unsupported(config.trainer);
 //   refuse_unsupported(config.optimizer);
-//   // [config] trainer.profiling = {...}: profiling is not built in this version. Set it to null.
+//   // [config] optimizer.name = "sgd": this optimiser is not built in this version. Use 'adamw' or 'stochastic_adamw'.
 #pragma once
 
 #include "d9d/loop/config/trainer_config.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "d9d/base/check.h"
 #include "d9d/core/device/host_copy.h"
 #include "d9d/core/device/named_range.h"
+#include "d9d/core/error/error_place.h"
 #include "d9d/loop/checkpoint/export_model.h"
 #include "d9d/loop/checkpoint/job_checkpoints.h"
 #include "d9d/loop/step/training_stage.h"
@@ -107,6 +109,12 @@ Evaluations::Evaluations(TrainingJob& job, AnyTask& task, AnyModelProvider& mode
     Set& set = sets_.emplace(name, Set{.config = config, .history = job_.evaluations[name]}).first->second;
     set.metrics = own_metrics(task, job_);
     check_best(name, config, set.metrics, job_);
+    if (config.best && config.best->export_to) {
+      set.export_lock = with_error_place(cat("trainer.evaluation.", name, ".best.export_to"), [&] {
+        return prepare_export(job_.context, *config.best->export_to, model_.prepare_export(*job_.module).files,
+                              job_.config);
+      });
+    }
     set.packs =
         std::make_unique<EvenPacks>(job_.context, *packs.at(name), cat("the evaluation set '", name, "'"), &training);
   }
@@ -164,11 +172,16 @@ int Evaluations::evaluate(const std::string& name, Set& set, GradientManager& gr
   gradients.begin_evaluation();
   int signal = 0;
   std::int64_t num_packs = 0;
-  for (; num_packs < set.config.max_packs.value_or(INT64_MAX); ++num_packs) {
-    EvenPack next = set.packs->next({.signal = interrupt.signal()});
-    signal = next.signal;
-    if (next.stops || next.is_end) break;
-    run_pack(set, next.pack);
+  try {
+    for (; num_packs < set.config.max_packs.value_or(INT64_MAX); ++num_packs) {
+      EvenPack next = set.packs->next({.signal = interrupt.signal()});
+      signal = next.signal;
+      if (next.stops || next.is_end) break;
+      run_pack(set, next.pack);
+    }
+  } catch (const std::exception&) {
+    gradients.abandon();
+    throw;
   }
   gradients.end_evaluation();
   set.packs->rewind();
@@ -178,6 +191,7 @@ int Evaluations::evaluate(const std::string& name, Set& set, GradientManager& gr
 }
 
 void Evaluations::run_pack(const Set& set, ForwardPack& pack) {
+  if (pack.microbatches.empty()) return;
   for (const auto& microbatch : pack.microbatches) {
     if (microbatch->loss_weights.empty()) losses_.try_emplace("loss", std::make_shared<MeanMetric>());
     name_loss_means(losses_, microbatch->loss_weights);
@@ -194,23 +208,33 @@ void Evaluations::run_pack(const Set& set, ForwardPack& pack) {
 
 std::map<std::string, double> Evaluations::values(const Set& set) {
   const at::NoGradGuard no_grad;
-  std::vector<std::string> names;
+  const DeviceMesh ranks = job_.context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"});
   std::vector<at::Tensor> computed;
-  for (const MetricMap* metrics : {&std::as_const(losses_), &set.metrics}) {
-    for (const auto& [name, metric] : *metrics) {
-      metric->sync(job_.context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"}));
-      names.push_back(name);
-      computed.push_back(metric->compute().to(job_.context.device(), at::kDouble).reshape({1}));
-    }
+  const auto add = [&](const at::Tensor& value) {
+    computed.push_back(value.to(job_.context.device(), at::kDouble).flatten());
+  };
+  for (const auto& [name, mean] : losses_) {
+    mean->sync(ranks);
+    add(mean->state());  // sums of weighted losses and of weights
+  }
+  for (const auto& [name, metric] : set.metrics) {
+    metric->sync(ranks);
+    add(metric->compute().reshape({1}));
   }
   const HostCopy copy(at::cat(computed), side_, job_.context.world());
   const double* value = copy.wait().const_data_ptr<double>();
   std::map<std::string, double> values;
-  for (const std::string& name : names) values.emplace(name, *value++);
-  if (values.contains("loss")) return values;
-  double sum = 0;  // of several losses; one without weight counts as 0
-  for (const auto& [name, mean] : losses_) sum += std::isnan(values.at(name)) ? 0 : values.at(name);
+  double sum = 0;  // of the losses' means; one without weight counts as 0
+  for (const auto& [name, mean] : losses_) {
+    const double weighted = *value++, weight = *value++;
+    D9D_CHECK(weight != -std::numeric_limits<double>::infinity(), StateError,
+              "[loop::evaluation] expected loss weights >= 0 of TrainTask, got a negative one. Weigh a microbatch by "
+              "what its loss is a mean over.");
+    values.emplace(name, weighted / weight);
+    if (weight != 0) sum += weighted / weight;
+  }
   values.emplace("loss", sum);
+  for (const auto& [name, metric] : set.metrics) values.emplace(name, *value++);
   return values;
 }
 
@@ -222,9 +246,12 @@ bool Evaluations::takes_best(const std::string& name, Set& set, const std::map<s
             "'. Name one of these.");
   const double value = found->second;
   if (std::isnan(value)) return false;
+  const nlohmann::ordered_json of = {{"metric", set.config.best->metric}, {"mode", enum_name(set.config.best->mode)}};
+  if (set.history.best_of != of) set.history.best_value.reset();  // another measure begins anew
   const auto& best = set.history.best_value;
   const bool is_better = !best || (set.config.best->mode == BestMode::kMin ? value < *best : value > *best);
   if (!is_better) return false;
+  set.history.best_of = of;
   set.history.best_value = value;
   set.history.best_step = job_.schedule.current_step();
   return true;

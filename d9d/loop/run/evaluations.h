@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "d9d/base/interrupt.h"
+#include "d9d/base/io/folder_lock.h"
 #include "d9d/loop/run/step_log.h"
 #include "d9d/loop/step/evaluation_stage.h"
 #include "d9d/loop/step/even_packs.h"
@@ -58,6 +59,7 @@ class Evaluations {
     EvaluationHistory& history;
     std::unique_ptr<EvenPacks> packs = nullptr;
     MetricMap metrics = {};
+    std::unique_ptr<FolderLock> export_lock = nullptr;  // of best.export_to, on the main process
   };
 
   [[nodiscard]] bool is_due(const Set& set) const;

@@ -187,6 +187,7 @@ EvenPack InferenceBase::run_packs(EvenPacks& packs) {
 }
 
 void InferenceBase::run_pack(ForwardPack& pack) {
+  if (pack.microbatches.empty()) return;
   std::vector<InferenceStage> stages;
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     stages.emplace_back(*clock_, *stages_[i], i + 1 == stages_.size(), pack);

@@ -71,8 +71,9 @@ at::Tensor StepCosts::peak_memory() const {
     device_bytes = static_cast<double>(allocator.getDeviceStats(device.index()).allocated_bytes[kAll].peak);
     allocator.resetPeakStats(device.index());
   }
-  const at::Tensor bytes =
-      at::tensor({device_bytes, static_cast<double>(resident_bytes())}, at::kDouble).to(context_.device());
+  const at::Tensor bytes = at::zeros({2}, at::TensorOptions(context_.device()).dtype(at::kDouble));
+  bytes[0].fill_(device_bytes);  // a fill does not wait for the device, as a copy would
+  bytes[1].fill_(static_cast<double>(resident_bytes()));
   const DeviceMesh ranks = context_.mesh(MeshDomain::kBatch);
   if (ranks.num_ranks() > 1) ranks.communicator()->all_reduce(bytes, ReduceOp::kMax).wait();
   return bytes;

@@ -23,13 +23,16 @@ using torch::profiler::impl::ExperimentalConfig;
 using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
 
-// Collective. Returns whether no earlier rank is a thread of this process.
-bool is_first_of_process(const DistContext& context) {
+// Collective. Returns whether this rank is to record, and is the first of those that are threads of its process.
+bool records(const DistContext& context, const ProfilingConfig& config) {
   char host[256] = {};
   (void)gethostname(host, sizeof host - 1);
-  const auto all = all_gather_object(nlohmann::json{host, getpid()}, context.mesh(MeshDomain::kBatch));
+  const bool is_asked = !config.ranks || std::ranges::count(*config.ranks, context.rank()) > 0;
+  const nlohmann::json nobody;
+  const auto all =
+      all_gather_object(is_asked ? nlohmann::json{host, getpid()} : nobody, context.mesh(MeshDomain::kBatch));
   const auto own = static_cast<std::size_t>(context.mesh(MeshDomain::kBatch).index());
-  return std::ranges::find(all, all[own]) - all.begin() == static_cast<std::ptrdiff_t>(own);
+  return is_asked && std::ranges::find(all, all[own]) - all.begin() == static_cast<std::ptrdiff_t>(own);
 }
 
 ProfilerConfig kineto(const ProfilingConfig& config) {
@@ -71,10 +74,7 @@ void write(torch::autograd::profiler::ProfilerResult& result, const fs::path& fi
 }  // namespace
 
 StepProfiler::StepProfiler(const std::optional<ProfilingConfig>& config, const DistContext& context)
-    : config_(config),
-      context_(context),
-      is_recorder_(config && is_first_of_process(context) &&
-                   (!config->ranks || std::ranges::count(*config->ranks, context.rank()) > 0)) {
+    : config_(config), context_(context), is_recorder_(config && records(context, *config)) {
   if (!is_recorder_) return;
   std::error_code error;
   fs::create_directories(config_->traces_dir, error);
@@ -84,11 +84,23 @@ StepProfiler::StepProfiler(const std::optional<ProfilingConfig>& config, const D
 }
 
 StepProfiler::~StepProfiler() {
-  if (phase_ == Phase::kRecording) {
-    set_module_ranges(false);
-    (void)torch::autograd::profiler::disableProfiler();
+  try {
+    (void)end_recording();
+  } catch (const std::exception&) {  // an exception ended the run; it is the one to report
   }
   if (written_.valid()) written_.wait();
+}
+
+// Returns what was recorded; null if nothing was. A profiler that was only prepared must be started to be ended.
+std::shared_ptr<torch::autograd::profiler::ProfilerResult> StepProfiler::end_recording() {
+  const Phase phase = std::exchange(phase_, Phase::kIdle);
+  if (phase == Phase::kIdle) return nullptr;
+  if (phase == Phase::kWarmUp) {
+    torch::autograd::profiler::enableProfiler(kineto(*config_), activities_on(context_.device()));
+  }
+  set_module_ranges(false);
+  std::shared_ptr<torch::autograd::profiler::ProfilerResult> result = torch::autograd::profiler::disableProfiler();
+  return phase == Phase::kRecording ? result : nullptr;
 }
 
 StepProfiler::Phase StepProfiler::phase_of(std::int64_t index) const {
@@ -114,22 +126,22 @@ void StepProfiler::begin_step(std::int64_t index) {
         kineto(*config_), activities,
         {at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE, at::RecordScope::BACKWARD_FUNCTION});
     set_module_ranges(config_->with_stack);
+    first_step_ = index;
   }
   phase_ = phase;
 }
 
-fs::path StepProfiler::file_of(std::int64_t last_step) const {
-  const std::int64_t first = last_step + 1 - config_->active_steps;
-  return config_->traces_dir / cat("steps-", first, "-", last_step) / cat(name_of(context_), ".json");
+void StepProfiler::end_step(std::int64_t index) {
+  last_step_ = index;
+  if (ends_recording(index)) write_recorded();
 }
 
-void StepProfiler::end_step(std::int64_t index) {
-  if (phase_ != Phase::kRecording || !ends_recording(index)) return;
-  set_module_ranges(false);
-  std::shared_ptr<torch::autograd::profiler::ProfilerResult> result = torch::autograd::profiler::disableProfiler();
-  phase_ = Phase::kIdle;
-  finish();
-  const fs::path file = file_of(index);
+void StepProfiler::write_recorded() {
+  const auto result = end_recording();
+  wait_for_file();
+  if (result == nullptr) return;
+  const fs::path file =
+      config_->traces_dir / cat("steps-", first_step_, "-", last_step_) / cat(name_of(context_), ".json");
   written_ = std::async(std::launch::async, [result, file] {
     fs::create_directories(file.parent_path());
     write(*result, file);
@@ -137,6 +149,11 @@ void StepProfiler::end_step(std::int64_t index) {
 }
 
 void StepProfiler::finish() {
+  write_recorded();
+  wait_for_file();
+}
+
+void StepProfiler::wait_for_file() {
   if (written_.valid()) written_.get();
 }
 

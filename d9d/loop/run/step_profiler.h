@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <future>
 #include <memory>
 #include <optional>
@@ -20,13 +19,17 @@
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/config/trainer_config.h"
 
+namespace torch::autograd::profiler {
+struct ProfilerResult;
+}
+
 namespace d9d {
 
 class StepProfiler {
  public:
   // context: borrowed. Where ranks are threads of one process, the first of them traces all.
   StepProfiler(const std::optional<ProfilingConfig>& config, const DistContext& context);
-  // Waits until the trace is written, and drops one whose steps have not ended.
+  // Waits until the traces are written, and drops one whose steps an exception ended.
   ~StepProfiler();
   StepProfiler(const StepProfiler&) = delete;
   StepProfiler& operator=(const StepProfiler&) = delete;
@@ -37,17 +40,21 @@ class StepProfiler {
   void end_step(std::int64_t index);
   // Whether end_step() of this step ends a recording, which may take longer than a step. The same on all ranks.
   [[nodiscard]] bool ends_recording(std::int64_t index) const;
-  void finish();  // waits until the trace is written; throws IoError if it could not be
+  // Ends a recording early where the run ends, and waits until all files are written. Throws IoError.
+  void finish();
 
  private:
   enum class Phase : std::uint8_t { kIdle, kWarmUp, kRecording };
   [[nodiscard]] Phase phase_of(std::int64_t index) const;
-  [[nodiscard]] std::filesystem::path file_of(std::int64_t last_step) const;
+  [[nodiscard]] std::shared_ptr<torch::autograd::profiler::ProfilerResult> end_recording();
+  void write_recorded();
+  void wait_for_file();
 
   const std::optional<ProfilingConfig> config_;
   const DistContext& context_;
   const bool is_recorder_;  // whether this rank records
   Phase phase_ = Phase::kIdle;
+  std::int64_t first_step_ = 0, last_step_ = 0;  // of the recording
   std::future<void> written_;
 };
 

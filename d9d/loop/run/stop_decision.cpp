@@ -35,10 +35,10 @@ bool StopDecision::is_so_on_any_rank(bool own) const {
   return count_votes(job_.context, side_, {.asks_to_stop = own}).stops;
 }
 
-TrainingOutcome StopDecision::outcome(const Logger& log) {
-  const std::string reason = job_.schedule.is_done() ? "" : why();
+TrainingOutcome StopDecision::outcome(const Logger& log, bool is_done) {
+  const std::string reason = is_done ? "" : why();
   job_.stop->reset();
-  if (job_.schedule.is_done()) return TrainingOutcome::kFinished;
+  if (is_done) return TrainingOutcome::kFinished;
   log.warning("stopped after step ", job_.schedule.current_step(), " of ", job_.schedule.total_steps(), reason);
   if (signal_ == 0) return TrainingOutcome::kStopped;
   job_.context.stopped_by(signal_);

@@ -39,8 +39,8 @@ class StopDecision {
   [[nodiscard]] bool stops() const { return stops_; }
   [[nodiscard]] int signal() const { return signal_; }  // SIGINT or SIGTERM, which stops the run; 0: none
   // Collective. Called at the end of the run. Logs why it has stopped early, and clears the request, which does not end
-  // a later run.
-  [[nodiscard]] TrainingOutcome outcome(const Logger& log);
+  // a later run. is_done: all steps and evaluations have been made.
+  [[nodiscard]] TrainingOutcome outcome(const Logger& log, bool is_done);
 
  private:
   void ask(bool is_needed);

@@ -2,9 +2,11 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "d9d/base/check.h"
@@ -22,6 +24,11 @@ namespace d9d {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+std::optional<std::int64_t> max_skipped(const GradientClippingConfig& config) {
+  if (config.max_skipped_in_a_row || !config.spikes) return config.max_skipped_in_a_row;
+  return std::max<std::int64_t>(1, config.spikes->window_steps / 2);
+}
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -65,7 +72,7 @@ class TrainingRun {
     set_timeout(job_.config.timeout.init_timeout);
     job_.events->trigger(kTrainReady, {.run = log_.run()});
     stop_.begin();
-    (void)evaluate();  // of a step whose checkpoint, if any, exists
+    evaluate_at_start();
     while (!job_.schedule.is_done() && !stop_.stops()) {
       const std::int64_t index = job_.schedule.current_step();
       profiler_.begin_step(index);
@@ -79,10 +86,10 @@ class TrainingRun {
     gradients_.close();
     profiler_.finish();
     log_.finish_bar();
-    if (stop_.signal() == 0 || job_.schedule.is_done())
-      job_.updates.check(job_.schedule.current_step(), log_.main_log());
+    const bool has_run = has_stepped_ && stop_.signal() == 0;
+    if (has_run || job_.schedule.is_done()) job_.updates.check(job_.schedule.current_step(), log_.main_log());
     log_.close();
-    return stop_.outcome(log_.log());
+    return stop_.outcome(log_.log(), /*is_done=*/job_.schedule.is_done() && !evaluations_.are_due());
   }
 
  private:
@@ -98,10 +105,10 @@ class TrainingRun {
   }
 
   void end_trace(std::int64_t index) {
-    if (!profiler_.ends_recording(index)) return;
-    set_timeout(job_.config.timeout.init_timeout);  // collecting the events takes longer than a step
+    const bool ends = profiler_.ends_recording(index);
+    if (ends) set_timeout(job_.config.timeout.init_timeout);  // collecting the events takes longer than a step
     profiler_.end_step(index);
-    if (has_stepped_) set_timeout(job_.config.timeout.step_timeout);
+    if (ends && has_stepped_) set_timeout(job_.config.timeout.step_timeout);
   }
 
   StepReport run_step() {
@@ -140,7 +147,7 @@ class TrainingRun {
     saves_.advance(report.votes.save, report.votes.stops);
     first_update_.end(job_.context, report.gradients.is_usable && report.gradients.norm > 0);
     job_.updates.add(report.gradients, report.learning_rate, job_.schedule.current_step(), log_.main_log());
-    job_.updates.check_skipped(job_.config.gradient_clipping.max_skipped_in_a_row);
+    job_.updates.check_skipped(max_skipped(job_.config.gradient_clipping));
     job_.spikes.add(report.gradients);
     report.seconds = seconds_since(start);
     return report;
@@ -168,21 +175,29 @@ class TrainingRun {
     job_.events->trigger(kTrainStepPost, finished_step(step_, report));
     stop_.ask_after_step();
     job_.schedule.advance();
-    const bool is_best = evaluate();
+    const bool is_best = evaluate().is_best;
+    stop_.ask_after_evaluation();
     const bool is_last = stop_.stops() || job_.schedule.is_done();
     if (saves_.is_due(is_last, is_best)) save(is_last);
   }
 
   // Collective. Runs the evaluations that are due after the steps completed so far, and none if a signal has stopped
-  // the run. Returns whether a result is the best so far on its evaluation set.
-  bool evaluate() {
-    if (stop_.signal() != 0 || !evaluations_.are_due()) return false;
+  // the run.
+  EvaluationsOfStep evaluate() {
+    if (stop_.signal() != 0 || !evaluations_.are_due()) return {};
     set_timeout(job_.config.timeout.init_timeout);
     const EvaluationsOfStep done = evaluations_.run_due(gradients_, log_, interrupt_);
     stop_.take_signal(done.signal);
-    stop_.ask_after_evaluation();
     if (has_stepped_) set_timeout(job_.config.timeout.step_timeout);
-    return done.is_best;
+    return done;
+  }
+
+  // Runs evaluations that are due at the start of the run, and saves nothing: the model is that of a checkpoint or of
+  // the source. After the last step it saves the result into the step's checkpoint, since no other will follow.
+  void evaluate_at_start() {
+    const EvaluationsOfStep done = evaluate();
+    const bool saves = done.has_run && done.signal == 0 && job_.schedule.is_done();
+    if (saves && saves_.is_due(/*is_last=*/true, done.is_best)) save(/*is_last=*/true);
   }
 
   void save(bool is_last) {

@@ -13,9 +13,11 @@ void EvaluationStage::run_last(const AnyModelStage& stage, AnyMicrobatch& microb
       with_error_place("in compute_loss", [&] { return weighted_loss(result, {.of = weights, .weight = {}}); });
   if (!counts) return;
   if (weights.empty()) {
-    metric_at<MeanMetric>(parts_.losses, "loss").update(loss.loss, loss.weight);
-  } else {
-    update_loss_means(parts_.losses, loss, weights);
+    metric_at<MeanMetric>(parts_.losses, "loss").update(loss.loss, marked_if_negative(loss.weight.to(at::kDouble)));
+  }
+  for (const auto& [name, own] : loss.losses) {
+    metric_at<MeanMetric>(parts_.losses, "loss/" + name)
+        .update(own, marked_if_negative(weights.at(name).to(at::kDouble)));
   }
   with_error_place("in update_metrics", [&] { microbatch.update_metrics(parts_.metrics); });
 }

@@ -34,21 +34,21 @@ EvenPack EvenPacks::next(RankVotes votes) {
                          .microbatches = microbatches ? std::move(*microbatches) : MicrobatchPack()}};
   const auto own = std::ssize(next.pack.microbatches);
   next.pack.num_counted = static_cast<std::size_t>(own);
-  votes.next_microbatches = own;
+  votes.next_microbatches = microbatches ? own + 1 : 0;  // a pack may be empty before the end of the data
   const JobVotes all = count_votes(context_, side_, votes);
   next.signal = all.signal;
   next.stops = all.stops;
-  std::int64_t most = own;
+  std::int64_t most = votes.next_microbatches;
   for (const std::int64_t each : all.next_microbatches) most = std::max(most, each);
   next.is_end = most == 0;
   if (next.stops || next.is_end) {
     next.pack.microbatches.clear();
-    if (own > 0) packs_.rewind(before);  // the pack is left for a job that continues
+    if (microbatches) packs_.rewind(before);  // the pack is left for a job that continues
     return next;
   }
-  check_equal(all, own);
+  check_equal(all, votes.next_microbatches);
   ++index_;
-  complete(next.pack, static_cast<std::size_t>(most));
+  complete(next.pack, static_cast<std::size_t>(most - 1));
   return next;
 }
 
@@ -57,8 +57,8 @@ void EvenPacks::check_equal(const JobVotes& votes, std::int64_t own) const {
   for (const std::int64_t rank : context_.mesh(MeshDomain::kBatch).slice({"pp", "cp", "tp"}).ranks()) {
     const std::int64_t other = votes.next_microbatches[static_cast<std::size_t>(rank)];
     D9D_CHECK(other == own, StateError, "[loop::data] expected as many microbatches on all ranks that compute each ",
-              "together, got ", own, " on this rank and ", other, " on rank ", rank, " in pack ", index_, " of ", data_,
-              ". Divide samples by context.data_parallel_rank().");
+              "together, got ", own - 1, " on this rank and ", other - 1, " on rank ", rank, " (-1: no pack) in pack ",
+              index_, " of ", data_, ". Divide samples by context.data_parallel_rank().");
   }
 }
 

@@ -24,7 +24,7 @@ namespace d9d {
 
 // A pack of this rank, and what all ranks said before it.
 struct EvenPack {
-  ForwardPack pack;     // with inputs; empty if `stops` or `is_end`
+  ForwardPack pack;     // with inputs; empty if `stops` or `is_end`, or if it is empty on all ranks
   bool is_end = false;  // no rank has data left
   bool stops = false;   // a rank has a signal or asks to stop
   int signal = 0;       // SIGINT or SIGTERM of a rank; 0: none
@@ -44,6 +44,7 @@ class EvenPacks {
   void skip_to(std::int64_t index) { index_ = index; }  // the index of the next pack, where the stream continues
 
  private:
+  // own: the number of microbatches of this rank plus 1, as in the votes; 0: no pack.
   void check_equal(const JobVotes& votes, std::int64_t own) const;
   void complete(ForwardPack& pack, std::size_t num_microbatches) const;
 

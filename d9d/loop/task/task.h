@@ -124,7 +124,8 @@ class TrainTask : public ForwardTask<Types> {
   // With trainer.pipelining.schedule = auto, the job also calls build_forward_inputs() and the two functions below
   // while it measures stages on the first microbatch.
 
-  // Called once a microbatch, on ranks with the last stage. May write into the state what update_metrics reads.
+  // Called once a microbatch, on ranks with the last stage; in evaluations without gradients. May write into the state
+  // what update_metrics reads.
   [[nodiscard]] virtual LossResult compute_loss(const Output& output, State& state, const JobSchedule& schedule) = 0;
 
   // Called once a microbatch, after its backward or in an evaluation, on ranks with the last stage. `metrics`: the

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -88,10 +89,11 @@ struct Job {
       });
     };
   }
-  Trainer<toy::Types> trainer() {
+  Trainer<toy::Types> trainer() { return trainer_of(task); }
+  Trainer<toy::Types> trainer_of(TrainTask<toy::Types>& other) {
     return {job.context,
             job.config,
-            {.task = task,
+            {.task = other,
              .model = job.provider,
              .data = job.provider,
              .optimizer = *job.optimizer,
@@ -356,6 +358,52 @@ TEST_F(BestEvaluation, Needs_a_known_metric_and_a_place) {
   EXPECT_THAT([&] { job.train(); }, ThrowsMessage<ConfigError>(AllOf(HasSubstr("'scores'"), HasSubstr("num_samples"))));
 }
 
+TEST_F(BestEvaluation, Is_kept_by_a_start_that_does_not_look_for_it) {
+  const auto train = [](std::vector<double> scores, std::int64_t total, std::int64_t num_before, bool looks) {
+    Job job;
+    score(job, std::move(scores), num_before);
+    job.job.config.checkpointing.period_steps = {EverySteps{1}};
+    job.job.config.schedule.total_steps = total;
+    if (!looks) job.config().best.reset();
+    job.train();
+    return job.evaluated;
+  };
+  (void)train({9}, 1, 0, true);
+  (void)train({5, 5}, 3, 1, false);
+  EXPECT_THAT(checkpoints(), ElementsAre("save-1", "save-3"));
+  EXPECT_FALSE(train({8}, 4, 3, true).back().is_best);
+}
+
+TEST_F(BestEvaluation, Needs_a_place_for_exports_that_is_free) {
+  fs::create_directories(folder() / "best");
+  std::ofstream(folder() / "best" / "notes.txt") << "of somebody else";
+  Job job;
+  score(job, {1, 1, 1, 1});
+  job.config().best->export_to = folder();
+  job.job.config.checkpointing.period_steps = {EverySteps{1}};
+  EXPECT_THAT([&] { job.train(); },
+              ThrowsMessage<ConfigError>(HasSubstr("trainer.evaluation.validation.best.export_to")));
+  EXPECT_THAT(job.steps(), IsEmpty()) << "refused before a step";
+}
+
+TEST_F(BestEvaluation, Of_the_last_step_that_a_signal_ended_is_made_once_at_the_next_start) {
+  for (int start = 0; start < 3; ++start) {
+    Job job;
+    score(job, {1, 2, 3, 4});
+    job.config().best->export_to = folder() / "best";
+    job.job.config.checkpointing.period_steps = {EverySteps{4}};
+    const auto ask = job.before;
+    job.before = [&](const EvaluationEvent& event) {
+      ask(event);
+      if (start == 0 && event.schedule.current_step() == 4) std::raise(SIGTERM);
+    };
+    EXPECT_EQ(job.train(), start == 0 ? TrainingOutcome::kInterrupted : TrainingOutcome::kFinished) << start;
+    EXPECT_EQ(job.steps(), start == 0   ? (std::vector<std::int64_t>{1, 2, 3})
+                           : start == 1 ? std::vector<std::int64_t>{4}
+                                        : std::vector<std::int64_t>{});
+  }
+}
+
 TEST_F(BestEvaluation, Of_a_job_that_a_signal_ended_is_made_when_it_resumes) {
   Job job;
   score(job, {1, 2, 3, 4});
@@ -453,6 +501,63 @@ TEST(Evaluation, Of_a_set_without_a_period_is_missed) {
   job.train();
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("trainer.evaluation.validation does not say when"));
   EXPECT_THAT(job.steps(), IsEmpty());
+}
+
+// Two losses with weights of their own; the second is NaN where asked, and has no weight where the samples have none.
+struct TwoLosses : Task {
+  ForwardInputs<toy::Types> build_forward_inputs(const toy::Batch& batch) override {
+    auto inputs = Task::build_forward_inputs(batch);
+    inputs.loss_weights = {{"a", at::scalar_tensor(2.0, at::kDouble)}, {"b", at::scalar_tensor(weight, at::kDouble)}};
+    return inputs;
+  }
+  LossResult compute_loss(const at::Tensor& output, toy::State& state, const JobSchedule&) override {
+    at::Tensor second = output.square().mean();
+    if (!at::GradMode::is_enabled()) second = second * factor;
+    return {.losses = {{"a", (output - state.batch.y).square().mean()}, {"b", second}}};
+  }
+  double weight = 1, factor = 1;
+};
+
+TEST(Evaluation, Of_several_losses_is_no_number_if_one_with_weight_is_none) {
+  for (const auto& [weight, factor] : {std::pair(1.0, 1.0), {1.0, std::nan("")}, {0.0, std::nan("")}}) {
+    TwoLosses task;
+    task.weight = weight;
+    task.factor = factor;
+    Job job;
+    std::map<std::string, double> values;
+    Trainer<toy::Types> trainer = job.trainer_of(task);
+    trainer.events().subscribe(kTrainEvaluationPost, [&](const FinishedEvaluation& event) { values = event.values; });
+    trainer.train();
+    EXPECT_EQ(std::isnan(values.at("loss")), weight > 0 && std::isnan(factor)) << weight << " " << factor;
+    EXPECT_EQ(std::isnan(values.at("loss/b")), std::isnan(factor) || weight == 0);
+    if (std::isnan(values.at("loss"))) continue;
+    EXPECT_DOUBLE_EQ(values.at("loss"), values.at("loss/a") + (weight == 0 ? 0 : values.at("loss/b")));
+  }
+}
+
+TEST(Evaluation, Goes_on_behind_an_empty_pack) {
+  Job job;
+  job.evaluation.packs.insert(job.evaluation.packs.begin() + 1, std::vector<toy::Batch>());
+  job.train();
+  EXPECT_EQ(job.evaluated.back().values.at("num_samples"), 10);
+}
+
+TEST(Evaluation, At_the_start_may_ask_to_stop_which_ends_the_job_after_its_first_step) {
+  Job job;
+  job.config().at_start = true;
+  job.before = [](const EvaluationEvent& event) { event.stop.request("a try"); };
+  Trainer<toy::Types> trainer = job.trainer();
+  EXPECT_EQ(trainer.train(), TrainingOutcome::kStopped);
+  EXPECT_EQ(trainer.schedule().current_step(), 1);
+}
+
+TEST(Evaluation, Refuses_a_negative_weight) {
+  TwoLosses task;
+  Job job;
+  Trainer<toy::Types> trainer = job.trainer_of(task);
+  trainer.events().subscribe(kTrainEvaluationPre, [&](const EvaluationEvent&) { task.weight = -1; });
+  EXPECT_THAT([&] { (void)trainer.train(); },
+              ThrowsMessage<StateError>(AllOf(HasSubstr("loop::evaluation"), HasSubstr("negative"))));
 }
 
 TEST(Evaluation, Names_the_microbatch_of_an_error) {

@@ -120,21 +120,16 @@ TEST(Inference, Ends_at_the_steps_that_are_configured) {
 }
 
 TEST(Inference, On_ranks_with_unequally_much_data_processes_each_sample_once) {
-  for (const bool is_sharded : {false, true}) {
-    std::mutex mutex;
-    std::vector<double> seen;
-    test::run_ranks(test::RankBackend::kThreads, 3, [&](World& world) {
-      DeviceMeshParameters mesh;
-      (is_sharded ? mesh.data_parallel_shard : mesh.data_parallel_replicate) = 3;
-      const DistContext context({.mesh = mesh, .world = test::borrowed(world)});
-      // Ten samples: 4, 4 and 2.
-      Job job(packs(world.rank() == 2 ? 1 : 2, 4 * world.rank()));
-      EXPECT_EQ(job.run(context), TrainingOutcome::kFinished);
-      const std::lock_guard lock(mutex);
-      seen.insert(seen.end(), job.task.seen.begin(), job.task.seen.end());
-    });
-    EXPECT_THAT(seen, UnorderedElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10));
-  }
+  std::mutex mutex;
+  std::vector<double> seen;
+  test::run_ranks(test::RankBackend::kThreads, 3, [&](World& world) {
+    const DistContext context({.mesh = {.data_parallel_replicate = 3}, .world = test::borrowed(world)});
+    Job job(packs(world.rank() == 2 ? 1 : 2, 4 * world.rank()));  // ten samples: 4, 4 and 2
+    EXPECT_EQ(job.run(context), TrainingOutcome::kFinished);
+    const std::lock_guard lock(mutex);
+    seen.insert(seen.end(), job.task.seen.begin(), job.task.seen.end());
+  });
+  EXPECT_THAT(seen, UnorderedElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10));
 }
 
 class InferencePosition : public ::testing::Test {
@@ -178,16 +173,18 @@ TEST_F(InferencePosition, Is_saved_and_continued_without_weights) {
 TEST_F(InferencePosition, Of_a_job_that_a_signal_or_the_program_ends_loses_no_sample) {
   for (const bool by_signal : {true, false}) {
     fs::remove_all(folder());
-    Job first(packs(5));
-    first.config.checkpointing = saves();
-    Inference<toy::Types> inference(first.context, first.config,
-                                    {.task = first.task, .model = first.provider, .data = first.provider});
-    first.task.on_processed = [&] {
-      if (first.task.seen.size() != 5) return;
-      by_signal ? static_cast<void>(std::raise(SIGTERM)) : inference.request_stop("enough");
-    };
-    EXPECT_EQ(inference.infer(), by_signal ? TrainingOutcome::kInterrupted : TrainingOutcome::kStopped);
-    EXPECT_THAT(first.task.seen, ElementsAre(1, 2, 3, 4, 5, 6)) << "the running pack is processed";
+    {
+      Job first(packs(5));
+      first.config.checkpointing = saves();
+      Inference<toy::Types> inference(first.context, first.config,
+                                      {.task = first.task, .model = first.provider, .data = first.provider});
+      first.task.on_processed = [&] {
+        if (first.task.seen.size() != 5) return;
+        by_signal ? static_cast<void>(std::raise(SIGTERM)) : inference.request_stop("enough");
+      };
+      EXPECT_EQ(inference.infer(), by_signal ? TrainingOutcome::kInterrupted : TrainingOutcome::kStopped);
+      EXPECT_THAT(first.task.seen, ElementsAre(1, 2, 3, 4, 5, 6)) << "the running pack is processed";
+    }
     Job second(packs(5));
     second.config.checkpointing = saves();
     EXPECT_EQ(second.run(), TrainingOutcome::kFinished);

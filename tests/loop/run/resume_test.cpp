@@ -314,6 +314,15 @@ TEST_F(Resume, Writes_the_configuration_with_all_defaults_where_it_saves) {
     EXPECT_TRUE(config.contains(part)) << part;
 }
 
+TEST_F(Resume, Leaves_a_config_of_somebody_else_alone) {
+  fs::create_directories(folder_);
+  std::ofstream(folder_ / "config.json") << "{\"mine\": 1}";
+  train({.folder = folder_});
+  train({.folder = folder_});
+  std::ifstream file(folder_ / "config.json");
+  EXPECT_EQ(nlohmann::json::parse(file), nlohmann::json({{"mine", 1}}));
+}
+
 TEST_F(Resume, Of_a_job_that_is_done_trains_nothing) {
   const Result whole = train({.folder = folder_});
   const Result again = train({.folder = folder_});

@@ -84,6 +84,22 @@ TEST(Spikes, Are_none_without_the_setting_or_before_half_of_the_window) {
   EXPECT_THAT(skipped_steps(), ElementsAre()) << "one step is known by then";
 }
 
+TEST(Spikes, Are_as_far_from_the_mean_as_is_configured) {
+  for (const double num_deviations : {6.0, 1e9}) {
+    Job job;
+    job.spoil(kSpike);
+    job.config.gradient_clipping.spikes->num_deviations = num_deviations;
+    job.train();
+    EXPECT_EQ(skipped_steps().size(), num_deviations == 6.0 ? 1U : 0U);
+  }
+}
+
+TEST(Spikes, That_last_end_the_job_after_half_of_the_window) {
+  Job job;
+  for (const std::size_t step : {5, 6, 7}) job.spoil(step);
+  EXPECT_THAT([&] { job.train(); }, ThrowsMessage<StateError>(HasSubstr("within 2 steps")));
+}
+
 TEST(Spikes, Stop_the_job_if_asked) {
   Job job;
   job.spoil(kSpike);

@@ -62,6 +62,28 @@ TEST_F(PendingStepsCuda, Writes_a_step_when_its_values_are_there_and_some_steps_
   EXPECT_THAT(written, ElementsAre(0, 1, 2));
 }
 
+// A device that computes until it is told to end cannot be had without a GPU, so this looks at the log of a run there.
+class StepLogCuda : public test::GpuTest {};
+
+TEST_F(StepLogCuda, Lags_behind_as_many_steps_as_is_configured) {
+  const at::Device device(at::kCUDA, 0);
+  const SideStream copies(device);
+  for (const std::int64_t lag : {1, 3}) {
+    std::vector<std::int64_t> written;
+    PendingSteps pending([&](std::int64_t step, const std::string&, const TrackerValue&) { written.push_back(step); });
+    at::Tensor busy = at::ones({4096, 4096}, device);
+    for (int i = 0; i < 400; ++i) busy = busy.mm(busy).clamp_max(1.0);
+    for (std::int64_t step = 0; step <= lag; ++step) {
+      pending.add(
+          {.index = step,
+           .known = {{"loss", 0.0}},
+           .collected = CollectedValues{.series = {}, .values = HostCopy(busy.view(-1).narrow(0, 0, 1), copies)}});
+      pending.write_until(step - lag);  // as StepLog::write() does with max_pending_steps
+      EXPECT_EQ(written.empty(), step < lag);
+    }
+  }
+}
+
 TEST(StepLog, Says_where_time_and_memory_go) {
   toy::Job job({{toy::samples(0, 4)}, {toy::samples(4, 4)}, {toy::samples(8, 4)}, {toy::samples(12, 4)}});
   job.config.logging.period_steps = {EverySteps{2}};

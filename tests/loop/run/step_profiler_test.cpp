@@ -108,7 +108,7 @@ TEST_F(StepTraces, Change_nothing_in_training) {
   EXPECT_EQ(logged(true), logged(false));
 }
 
-TEST_F(StepTraces, Have_one_file_for_ranks_that_are_threads_and_none_for_ranks_that_are_left_out) {
+TEST_F(StepTraces, Have_one_file_for_ranks_that_are_threads_by_the_first_that_records) {
   for (const bool is_left_out : {false, true}) {
     fs::remove_all(folder());
     test::run_ranks(test::RankBackend::kThreads, 2, [&](World& world) {
@@ -117,12 +117,36 @@ TEST_F(StepTraces, Have_one_file_for_ranks_that_are_threads_and_none_for_ranks_t
       if (is_left_out) each.config.profiling->ranks = {{1}};
       (void)each.make_trainer(context, each.task).train();
     });
-    if (is_left_out) {
-      EXPECT_THAT(files(), UnorderedElementsAre());
-    } else {
-      EXPECT_THAT(files(), UnorderedElementsAre("steps-2-2/dp_replicate0.json", "steps-5-5/dp_replicate0.json"));
-    }
+    const std::string name = is_left_out ? "dp_replicate1.json" : "dp_replicate0.json";
+    EXPECT_THAT(files(), UnorderedElementsAre("steps-2-2/" + name, "steps-5-5/" + name));
   }
+}
+
+TEST_F(StepTraces, Of_a_run_that_ends_in_a_warm_up_or_a_recording_leave_the_profiler_to_the_next) {
+  for (const std::int64_t total : {5, 6}) {  // ends in the warm-up of steps 4 and 5; in the recording of step 5
+    fs::remove_all(folder());
+    Job each;
+    each.config.schedule.total_steps = total;
+    each.config.profiling->active_steps = total == 5 ? 1 : 2;
+    each.config.profiling->period_steps = total == 5 ? 3 : 4;
+    each.train();
+    if (total == 5) {
+      EXPECT_THAT(files(), UnorderedElementsAre("steps-2-2/rank0.json"));
+    } else {
+      EXPECT_THAT(files(), UnorderedElementsAre("steps-2-3/rank0.json"));
+    }
+    Job next;
+    next.train();
+    EXPECT_THAT(files(), Contains("steps-5-5/rank0.json"));
+  }
+}
+
+TEST_F(StepTraces, Of_a_run_that_ends_while_it_records_have_what_was_recorded) {
+  Job each;
+  each.config.schedule.total_steps = 3;
+  each.config.profiling = {.traces_dir = folder(), .period_steps = 4, .warmup_steps = 0, .active_steps = 3};
+  each.train();
+  EXPECT_THAT(files(), UnorderedElementsAre("steps-1-2/rank0.json"));
 }
 
 TEST_F(StepTraces, Need_a_folder_that_can_be_written) {
