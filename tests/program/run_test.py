@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import os
 import pty
 import re
@@ -9,7 +10,7 @@ import struct
 import subprocess
 import unittest
 
-from program_job import DEVICE, SECONDS, ProgramTest, main
+from program_job import DEVICE, SECONDS, ProgramTest, main, num_gpus
 
 
 def needs(package):
@@ -197,6 +198,8 @@ class Run(ProgramTest):
         layouts = ({}, {"data_parallel_shard": 2}, {"pipeline_parallel": 2}, {"tensor_parallel": 2},
                    {"data_parallel_replicate": 4})
         for mesh in layouts:
+            if DEVICE == "cuda" and math.prod(mesh.values()) > num_gpus():
+                continue
             with self.subTest(mesh):
                 job = self.job()
                 text = (job.folder / "text.txt").read_bytes()[: 32 * 13 + 1]

@@ -42,18 +42,30 @@ TEST(PendingSteps, Are_written_in_order_with_scalars_and_counts) {
 
 class PendingStepsCuda : public test::GpuTest {};
 
+// Fills the caches of pinned memory and of kernels, whose first use waits for the device, then keeps the device busy.
+at::Tensor busy_device(const SideStream& copies) {
+  const at::Device device(at::kCUDA, 0);
+  at::Tensor busy = at::ones({4096, 4096}, device);
+  {
+    std::vector<HostCopy> first;
+    for (int i = 0; i < 8; ++i) {
+      busy = busy.mm(busy).clamp_max(1.0);
+      first.emplace_back(busy.view(-1).narrow(0, 0, 3).to(at::kDouble), copies);
+    }
+    for (const HostCopy& each : first) (void)each.wait();
+  }
+  for (int i = 0; i < 400; ++i) busy = busy.mm(busy).clamp_max(1.0);
+  return busy.view(-1).narrow(0, 0, 3).to(at::kDouble);
+}
+
 TEST_F(PendingStepsCuda, Writes_a_step_when_its_values_are_there_and_some_steps_later_at_the_latest) {
   std::vector<std::int64_t> written;
   PendingSteps pending([&](std::int64_t step, const std::string& name, const TrackerValue&) {
     if (name == "loss") written.push_back(step);
   });
-  const at::Device device(at::kCUDA, 0);
-  const SideStream copies(device);
-  at::Tensor busy = at::ones({4096, 4096}, device);
-  for (int i = 0; i < 200; ++i) busy = busy.mm(busy).clamp_max(1.0);  // the device computes for a while
-  for (std::int64_t i = 0; i < 3; ++i) {
-    pending.add(step_of(i, busy.view(-1).narrow(0, 0, 3).to(at::kDouble) + static_cast<double>(i), copies));
-  }
+  const SideStream copies(at::Device(at::kCUDA, 0));
+  const at::Tensor values = busy_device(copies);
+  for (std::int64_t i = 0; i < 3; ++i) pending.add(step_of(i, values, copies));
   pending.write_until(-1);
   EXPECT_THAT(written, ElementsAre()) << "a step is written although its values are not there";
   pending.write_until(0);
@@ -66,18 +78,15 @@ TEST_F(PendingStepsCuda, Writes_a_step_when_its_values_are_there_and_some_steps_
 class StepLogCuda : public test::GpuTest {};
 
 TEST_F(StepLogCuda, Lags_behind_as_many_steps_as_is_configured) {
-  const at::Device device(at::kCUDA, 0);
-  const SideStream copies(device);
+  const SideStream copies(at::Device(at::kCUDA, 0));
   for (const std::int64_t lag : {1, 3}) {
     std::vector<std::int64_t> written;
     PendingSteps pending([&](std::int64_t step, const std::string&, const TrackerValue&) { written.push_back(step); });
-    at::Tensor busy = at::ones({4096, 4096}, device);
-    for (int i = 0; i < 400; ++i) busy = busy.mm(busy).clamp_max(1.0);
+    const at::Tensor values = busy_device(copies);
     for (std::int64_t step = 0; step <= lag; ++step) {
-      pending.add(
-          {.index = step,
-           .known = {{"loss", 0.0}},
-           .collected = CollectedValues{.series = {}, .values = HostCopy(busy.view(-1).narrow(0, 0, 1), copies)}});
+      pending.add({.index = step,
+                   .known = {{"loss", 0.0}},
+                   .collected = CollectedValues{.series = {}, .values = HostCopy(values, copies)}});
       pending.write_until(step - lag);  // as StepLog::write() does with max_pending_steps
       EXPECT_EQ(written.empty(), step < lag);
     }
@@ -137,6 +146,7 @@ class StepCostsCuda : public test::GpuTest {};
 
 TEST_F(StepCostsCuda, Have_the_utilization_and_the_peak_since_the_last_time) {
   const DistContext context({.world = one_rank_world(at::Device(at::kCUDA, 0))});
+  const at::Tensor model = at::ones({1000}, context.device());
   StepCosts costs(context, /*flops_per_token=*/1e12);
   (void)costs.peak_memory();
   const auto before = static_cast<double>(costs.memory_now());
