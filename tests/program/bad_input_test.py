@@ -33,8 +33,8 @@ class BadInput(ProgramTest):
             "schedule longer than the job": ("trainer.schedule.total_steps=1", ["lr_scheduler", "1"]),
             "pipeline": ("trainer.pipelining.schedule.schedule=inference", ["trainer.pipelining", "inference", "not built"]),
             "optimiser": ('optimizer={"name": "sgd", "lr": 0.1}', ["optimizer.name", "sgd", "adamw"]),
-            "profiling": ('trainer.profiling={"traces_dir": "t", "period_steps": 9, "warmup_steps": 1, '
-                          '"active_steps": 1}', ["trainer.profiling", "not built"]),
+            "profiling": ('trainer.profiling={"traces_dir": "t", "period_steps": 2, "warmup_steps": 2, '
+                          '"active_steps": 1}', ["trainer.profiling", "warmup_steps + active_steps"]),
             "tracker of a service": ('trainer.logging.tracker={"provider": "wandb", "project": "p"}', ["wandb"]),
             "override into nothing": ("trainer.schedule.total_steps.x=5", ["trainer.schedule.total_steps"]),
             "override beyond a list": ("lr_scheduler.scheduler.phases.7.steps=5", ["phases", "7"]),

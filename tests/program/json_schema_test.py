@@ -7,7 +7,8 @@ import json
 import jsonschema
 from program_job import REPOSITORY, ProgramTest, main
 
-PROGRAMS = {"custom_model": "custom_model", "qwen3_dense": "qwen3_dense_pretrain", "qwen3_moe": "qwen3_moe_pretrain"}
+PROGRAMS = {"custom_model": "custom_model", "qwen3_dense/pretrain": "qwen3_dense_pretrain",
+            "qwen3_moe/pretrain": "qwen3_moe_pretrain", "qwen3_dense/perplexity": "qwen3_dense_perplexity"}
 
 
 class JsonSchema(ProgramTest):
@@ -16,9 +17,9 @@ class JsonSchema(ProgramTest):
         files = sorted((REPOSITORY / "examples").rglob("*.json"))
         self.assertGreaterEqual(len(files), 3)
         for path in files:
-            folder = path.relative_to(REPOSITORY / "examples").parts[0]
-            self.assertIn(folder, PROGRAMS, f"which program reads {path}?")
-            yield path, json.loads(path.read_text()), self.validator(PROGRAMS[folder])
+            example = path.parent.relative_to(REPOSITORY / "examples").as_posix()
+            self.assertIn(example, PROGRAMS, f"which program reads {path}?")
+            yield path, json.loads(path.read_text()), self.validator(PROGRAMS[example])
 
     def validator(self, program):
         job = self.job()
