@@ -158,10 +158,10 @@ class BenchmarkProvider : public d9d::CausalLMProvider<Parameters> {
  public:
   using Config = BenchmarkConfig<Parameters>;
 
-  BenchmarkProvider(const d9d::ModelFamily<Parameters>& family, const Config& all, Parameters resolved_sizes,
+  BenchmarkProvider(const d9d::ModelFamily<Parameters>& model_family, const Config& all, Parameters resolved_sizes,
                     Phases& phases)
       : d9d::CausalLMProvider<Parameters>(
-            family, all.model_provider, std::move(resolved_sizes),
+            model_family, all.model_provider, std::move(resolved_sizes),
             all.trainer.model_stage_factory.master_dtype.value_or(all.model_provider.dtype)),
         all_(all),
         phases_(phases) {}

@@ -67,9 +67,7 @@ Throughput StepCosts::throughput() {
 at::Tensor StepCosts::peak_memory() const {
   double device_bytes = 0;
   if (const c10::Device device = context_.device(); !device.is_cpu()) {
-    c10::DeviceAllocator& allocator = allocator_of(device);
-    device_bytes = static_cast<double>(allocator.getDeviceStats(device.index()).allocated_bytes[kAll].peak);
-    allocator.resetPeakStats(device.index());
+    device_bytes = static_cast<double>(allocator_of(device).getDeviceStats(device.index()).allocated_bytes[kAll].peak);
   }
   const at::Tensor bytes = at::zeros({2}, at::TensorOptions(context_.device()).dtype(at::kDouble));
   bytes[0].fill_(device_bytes);  // a fill does not wait for the device, as a copy would

@@ -33,8 +33,8 @@ class StepCosts {
   void add_tokens(std::int64_t num_tokens) { num_tokens_ += num_tokens; }
   [[nodiscard]] Throughput throughput();
 
-  // Collective. Returns fp64 [2] on the job's device: the most bytes that tensors of one device have occupied since the
-  // last call (0 on CPUs), and the most bytes of host memory that a process has now. Does not wait for the device.
+  // Collective. Returns fp64 [2] on the job's device: the most bytes that tensors of one device have occupied so far (0
+  // on CPUs), and the most bytes of host memory that a process has now. Does not wait for the device.
   [[nodiscard]] at::Tensor peak_memory() const;
   // Local. Returns the bytes that this rank's tensors occupy on its device or, on a CPU, that its process occupies.
   [[nodiscard]] std::int64_t memory_now() const;
