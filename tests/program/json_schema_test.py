@@ -29,6 +29,10 @@ class JsonSchema(ProgramTest):
         jsonschema.Draft202012Validator.check_schema(schema)
         return jsonschema.Draft202012Validator(schema)
 
+    def section(self, config):
+        """The record with the parameters of the run: a program trains or infers."""
+        return config["trainer" if "trainer" in config else "inference"]
+
     def errors(self, validator, config):
         return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(config)]
 
@@ -39,16 +43,16 @@ class JsonSchema(ProgramTest):
 
     def test_what_a_program_refuses_does_not_fit(self):
         def without_seed(config):
-            del config["trainer"]["determinism"]["base_seed"]
+            del self.section(config)["determinism"]["base_seed"]
 
         def unknown_key(config):
-            config["trainer"]["gc"]["period"] = 5
+            self.section(config)["gc"]["period"] = 5
 
         def unknown_record(config):
             config["trainer"]["logging"]["tracker"]["provider"] = "jsonx"
 
         def out_of_range(config):
-            config["trainer"]["timeout"] = {"step_timeout": 0}
+            self.section(config)["timeout"] = {"step_timeout": 0}
 
         def null(config):
             config["trainer"]["run"]["name"] = None
@@ -56,8 +60,10 @@ class JsonSchema(ProgramTest):
         def wrong_type(config):
             config["trainer"]["gradient_clipping"]["max_norm"] = [1]
 
+        of_every_run = [without_seed, unknown_key, out_of_range]
+        of_training = [unknown_record, null, wrong_type]
         for path, config, validator in self.shipped():
-            for spoil in (without_seed, unknown_key, unknown_record, out_of_range, null, wrong_type):
+            for spoil in of_every_run + (of_training if "trainer" in config else []):
                 with self.subTest(path=path, spoil=spoil.__name__):
                     spoilt = copy.deepcopy(config)
                     spoil(spoilt)
@@ -67,7 +73,7 @@ class JsonSchema(ProgramTest):
         for _, config, validator in self.shipped():
             for period, fits in ((1, True), ("last_step", True), ("disable", True), (0, False), ("never", False)):
                 with self.subTest(period):
-                    config["trainer"]["gc"]["period_steps"] = period
+                    self.section(config)["gc"]["period_steps"] = period
                     self.assertEqual(self.errors(validator, config) == [], fits)
 
 
