@@ -10,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from program_job import DEVICE, SECONDS, ProgramTest, main, num_gpus
+from program_job import DEVICE, MEASURED, SECONDS, ProgramTest, main, num_gpus
 
 KILLS = int(os.environ.get("D9D_KILLS", "5"))
 NUM_RANKS = 4 if DEVICE == "cpu" or num_gpus() > 3 else 2
@@ -37,19 +37,43 @@ class Resume(ProgramTest):
     def losses_by_step(self, job):
         return {line["step"]: line["loss"] for line in job.steps()}
 
+    def evaluating(self, **options):
+        """A job that also evaluates, keeps its best checkpoint and exports it. It is best midway: the other data are its own
+        backwards."""
+        job = self.saving(**options)
+        text = (job.folder / "text.txt").read_bytes()
+        (job.folder / "validation.txt").write_bytes(text[32 * 13 :: -1])
+        job.config["evaluation_data"] = {"validation": job.config["data"] | {"paths": [str(job.folder / "validation.txt")]}}
+        job.best = job.folder / "run/best"
+        job.config["trainer"]["evaluation"] = {"validation": {
+            "period_steps": 3, "at_start": True, "best": {"metric": "loss", "export_to": str(job.best)}}}
+        return job
+
+    def values_by_step(self, job):
+        """All that the log says of each step but what measures the run; of steps that were trained twice, the second."""
+        found = {}
+        for line in job.steps():
+            found.setdefault(line["step"], {}).update({key: line[key] for key in line if key not in MEASURED})
+        return found
+
+    def weights(self, folder):
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
     def test_a_killed_job_always_continues_from_a_whole_checkpoint(self):
-        steps = 4 * KILLS + 20
-        whole = self.saving(steps=steps)
+        steps = 4 * KILLS + 60
+        whole = self.evaluating(steps=steps)
         self.assertEqual(whole.run().returncode, 0)
-        expected = self.losses_by_step(whole)
-        job, draw, newest, killed = self.saving(steps=steps), random.Random(0), 0, 0
-        for _ in range(KILLS):
+        expected = self.values_by_step(whole)
+        self.assertEqual([step for step in expected if "validation/loss" in expected[step]],
+                         [-1, *range(2, steps - 1, 3), *([steps - 1] if steps % 3 else [])])
+        job, draw, newest, killed = self.evaluating(steps=steps), random.Random(0), 0, 0
+        for kill in range(KILLS):
             process = job.start(stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
             end = time.monotonic() + SECONDS
-            before = self.names(job)
-            while self.names(job) == before and process.poll() is None and time.monotonic() < end:
-                pass  # until it has begun to save
-            for _ in range(draw.randrange(3000)):  # a random moment of saving or training
+            goal = max(newest + 1, steps * kill // (KILLS + 2))  # before and after the best
+            while self.newest(job) < goal and process.poll() is None and time.monotonic() < end:
+                pass
+            for _ in range(draw.randrange(3000)):  # a random moment of saving, evaluating or training
                 os.stat(job.folder)
             killed += process.poll() is None
             process.kill()
@@ -58,9 +82,13 @@ class Resume(ProgramTest):
             newest = self.newest(job)
         result = job.run()
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertGreater(killed, 0.8 * KILLS)
-        self.assertEqual(sorted(self.names(job)), sorted([f"save-{steps - 1}", f"save-{steps}"]))
-        self.assertEqual(self.losses_by_step(job), expected)
+        self.assertGreaterEqual(killed, 0.8 * KILLS)
+        best = min(range(2, steps, 3), key=lambda step: expected[step]["validation/loss"])
+        self.assertLess(best, steps - 3)
+        self.assertEqual(self.names(job), sorted(f"save-{step}" for step in (best + 1, steps - 1, steps)))
+        self.assertEqual(self.values_by_step(job), expected)
+        for trained, undisturbed in ((job.export, whole.export), (job.best, whole.best)):
+            self.assertEqual(self.weights(trained), self.weights(undisturbed))
 
     def test_a_job_of_which_one_rank_is_killed_continues_from_a_whole_checkpoint(self):
         mesh = (f"mesh.data_parallel_shard={NUM_RANKS}", "launch.ranks=processes", "data.microbatch_size=2")
