@@ -72,6 +72,27 @@ class Waits(ProgramTest):
                     self.assert_no_waits(self.steps(model, data=microbatches, mesh=mesh,
                                                     trainer={"pipelining": {"schedule": schedule}}))
 
+    def test_a_step_between_evaluations_has_none(self):
+        """With a line in the log for each step. The evaluations wait for their values, in a range of the trace."""
+        job = self.job()
+        job.config["evaluation_data"] = {"validation": job.config["data"]}
+        trainer = job.config["trainer"]
+        trainer["schedule"]["total_steps"] = 2 * STEPS + 1
+        trainer["logging"]["period_steps"] = 1
+        trainer["evaluation"] = {"validation": {"period_steps": 1, "max_packs": 2}}
+        trainer["profiling"] = {"traces_dir": str(job.folder / "traces"), "period_steps": 2 * STEPS, "warmup_steps": 1,
+                                "active_steps": STEPS}
+        result = job.run()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        trace, = (job.folder / "traces").rglob("*.json")
+        events = waits.read(trace)
+        evaluations = [(event["ts"], event["ts"] + event["dur"]) for event in events
+                       if event.get("name") == "evaluation validation" and event["cat"] != "gpu_user_annotation"]
+        self.assertEqual(len(evaluations), STEPS)
+        outside = [event for event in events if "ts" in event and
+                   not any(begin <= event["ts"] < end for begin, end in evaluations)]
+        self.assert_no_waits(waits.steps_of(outside), own_copies=OWN_COPIES + 1)
+
     def test_gpus_that_the_environment_hides_are_not_counted(self):
         for visible, number in (("", 0), ("0", 1)):
             result = subprocess.run([sys.executable, "-c", "import program_job; print(program_job.num_gpus())"], text=True,
