@@ -13,7 +13,7 @@
 namespace d9d::test {
 
 inline bool is_measured(const std::string& series) {
-  static const std::set<std::string> kMeasured = {"time", "step_seconds", "data_seconds", "tokens_per_second",
+  static const std::set<std::string> kMeasured = {"time", "step_seconds", "data_seconds",     "tokens_per_second",
                                                   "mfu",  "host_bytes",   "device_peak_bytes"};
   return kMeasured.contains(series);
 }

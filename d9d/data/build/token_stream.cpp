@@ -272,7 +272,8 @@ std::unique_ptr<PackStream<TokenBatch>> build_streamed(const SourceConfig& confi
   const SequenceConfig& sequence = sequence_of(config);
   check_length(sequence, job);
   (void)loader_options(job.loader);
-  D9D_CHECK(job.loader.timeout.value_or(0) == 0 && !job.loader.prefetch_factor && job.loader.drop_last.value_or(true), ConfigError,
+  D9D_CHECK(job.loader.timeout.value_or(0) == 0 && !job.loader.prefetch_factor && job.loader.drop_last.value_or(true),
+            ConfigError,
             "[data::build_token_stream] expected no timeout and no prefetch_factor, and drop_last, with the view "
             "\"streamed\", got one of them. Each worker tokenises one part ahead; remove the keys.");
   TokenisableRows rows = build_rows(config, job.options.vocabulary_size, job.options.stream.shared_log);

@@ -10,7 +10,6 @@
 namespace d9d::unsupported_test {
 namespace {
 
-
 // A configuration that uses only what this version supports.
 Json built_trainer() {
   Json trainer = minimal_trainer();
