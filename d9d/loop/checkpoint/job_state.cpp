@@ -234,7 +234,6 @@ std::map<std::string, DTensor> saved_tensors(const TrainingJob& job) {
 }
 
 CheckpointState checkpoint_state(const TrainingJob& job, const RunPosition& position) {
-  const DeviceMesh& batch = job.context.mesh(MeshDomain::kBatch);
   CheckpointState state{.tensors = saved_tensors(job),
                         .buffers = buffers_of(*job.module),
                         .values = {},
@@ -253,7 +252,7 @@ CheckpointState checkpoint_state(const TrainingJob& job, const RunPosition& posi
                   {"base_seed", job.config.determinism.base_seed},
                   {kTrainableOnly, job.config.model_stage_factory.checkpoint_only_trainable_parameters},
                   {"task_ranks", task_ranks(job.context, job.placement)},
-                  {"metric_ranks", batch.slice({"pp", "dp", "cp"}).ranks()},
+                  {"metric_ranks", metric_ranks(job.context).ranks()},
                   {"mesh", write_record(job.context.mesh_parameters())},
                   {"trainer", write_record(job.config)},
                   {"written", job.written},

@@ -1,7 +1,6 @@
 #include "d9d/loop/checks/first_step_checks.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <set>
 #include <string>
@@ -88,7 +87,7 @@ std::uint64_t hash_tensor(const at::Tensor& tensor, std::uint64_t hash) {
   return fnv1a(bytes_of(values.const_data_ptr(), values.nbytes()), hash);
 }
 
-FirstStep::FirstStep(const DistContext& context) : context_(context), generators_(generator_states()) {}
+FirstStep::FirstStep(const DistContext& context) : context_(context), generators_(context.device()) {}
 
 void FirstStep::check_packs(const FirstPack& own) const {
   if (context_.world_size() == 1) return;
@@ -158,21 +157,10 @@ void FirstStep::warn(const std::vector<std::shared_ptr<Module>>& stages) {
                 " that requires a gradient and belongs to no module: nothing updates it. Register it with "
                 "register_parameter().");
   }
-  const std::vector<at::Tensor> states = generator_states();
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    if (std::memcmp(states[i].const_data_ptr(), generators_[i].const_data_ptr(), states[i].nbytes()) == 0) continue;
-    log.warning(
-        "LibTorch's random generator was used in the first step: its numbers depend on how ranks share the work. "
-        "Use d9d::Dropout, or a RandomStream.");
-    return;
-  }
-}
-
-std::vector<at::Tensor> FirstStep::generator_states() const {
-  std::vector<at::Tensor> states = {at::globalContext().defaultGenerator(at::kCPU).get_state()};
-  const at::Device device = context_.device();
-  if (!device.is_cpu()) states.push_back(at::globalContext().defaultGenerator(device).get_state());
-  return states;
+  if (DefaultGenerators(context_.device()) == generators_) return;
+  log.warning(
+      "LibTorch's random generator was used in the first step: its numbers depend on how ranks share the work. "
+      "Use d9d::Dropout, or a RandomStream.");
 }
 
 void FirstUpdate::begin(const Module& module, double learning_rate) {

@@ -23,6 +23,7 @@
 
 #include "d9d/base/fnv1a.h"
 #include "d9d/core/dist_context/dist_context.h"
+#include "d9d/core/rng/default_generators.h"
 #include "d9d/core/tree/tree.h"
 #include "d9d/loop/graphs/graph_key.h"
 #include "d9d/modules/module.h"
@@ -75,10 +76,8 @@ class FirstStep {
   void warn(const std::vector<std::shared_ptr<Module>>& stages);
 
  private:
-  [[nodiscard]] std::vector<at::Tensor> generator_states() const;
-
   const DistContext& context_;
-  std::vector<at::Tensor> generators_;
+  const DefaultGenerators generators_;
   // Leaves of the losses' graphs, as weak pointers, so that leaves that forward creates are freed with their graphs.
   std::unordered_map<const at::TensorImpl*, c10::weak_intrusive_ptr<at::TensorImpl>> leaves_;
 };

@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -13,6 +14,7 @@
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/checkpoint/job_checkpoints.h"
+#include "d9d/loop/checks/rank_consistency.h"
 #include "d9d/modules/detect_non_finite.h"
 #include "d9d/modules/mixed_precision.h"
 
@@ -128,6 +130,24 @@ std::optional<LoadReport> build_model_stage(const DistContext& context, const Tr
   module.check_initialized();
   if (config.detect_non_finite) detect_non_finite(module);
   return loaded;
+}
+
+std::vector<std::shared_ptr<AnyModelStage>> build_model_stages(
+    const DistContext& context, const TrainerConfig& config, AnyModelProvider& provider,
+    const StagePlacement& placement,
+    const std::function<std::shared_ptr<AnyModelStage>(const PipelineStageInfo&)>& initialize, bool resumes) {
+  std::vector<std::shared_ptr<AnyModelStage>> stages;
+  std::vector<LoadReport> loaded;
+  for (const StageIndex index : placement.stages_of(context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))) {
+    const PipelineStageInfo info{.num_stages = placement.num_stages(), .current_stage = index.value};
+    stages.push_back(initialize(info));
+    const std::shared_ptr<Module>& module = stages.back()->module;
+    check_equal_model(context, *module);
+    auto report = build_model_stage(context, config, provider, info, module, resumes);
+    if (report) loaded.push_back(std::move(*report));
+  }
+  if (!loaded.empty()) warn_of_source_checkpoint(context, config.model_stage_factory, loaded);
+  return stages;
 }
 
 }  // namespace d9d

@@ -15,8 +15,10 @@
 
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/config/trainer_config.h"
+#include "d9d/loop/step/microbatch.h"
 #include "d9d/loop/task/providers.h"
 #include "d9d/model_state/load_model_state.h"
+#include "d9d/pipelining/program/stage_placement.h"
 
 namespace d9d {
 
@@ -52,5 +54,12 @@ void warn_of_source_checkpoint(const DistContext& context, const ModelStageFacto
 std::optional<LoadReport> build_model_stage(const DistContext& context, const TrainerConfig& config,
                                             AnyModelProvider& provider, const PipelineStageInfo& stage,
                                             const std::shared_ptr<Module>& module, bool resumes = false);
+
+// Initializes and builds the stages that `placement` gives this rank, in its order, and warns of what does not fit in
+// source_checkpoint. Collective over the job. initialize: the binding's initialize_stage(). resumes: as above.
+[[nodiscard]] std::vector<std::shared_ptr<AnyModelStage>> build_model_stages(
+    const DistContext& context, const TrainerConfig& config, AnyModelProvider& provider,
+    const StagePlacement& placement,
+    const std::function<std::shared_ptr<AnyModelStage>(const PipelineStageInfo&)>& initialize, bool resumes = false);
 
 }  // namespace d9d

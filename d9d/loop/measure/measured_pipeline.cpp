@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <nlohmann/json.hpp>
 
@@ -12,31 +11,11 @@
 #include "d9d/core/autograd/checkpoint.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/error/error_place.h"
+#include "d9d/core/rng/default_generators.h"
 #include "d9d/pipelining/simulator/choose_schedule.h"
 
 namespace d9d {
 namespace {
-
-// Saves the states of LibTorch's random generators; restore() sets them again. Constructor and restore() are
-// collective, since ranks may be threads of one process.
-class KeptGenerators {
- public:
-  explicit KeptGenerators(const DistContext& context) : context_(context) {
-    generators_.push_back(at::globalContext().defaultGenerator(at::kCPU));
-    if (!context.device().is_cpu()) generators_.push_back(at::globalContext().defaultGenerator(context.device()));
-    for (const at::Generator& generator : generators_) states_.push_back(generator.get_state());
-    wait_for_all(context);
-  }
-  void restore() {
-    wait_for_all(context_);
-    for (std::size_t i = 0; i < generators_.size(); ++i) generators_[i].set_state(states_[i]);
-  }
-
- private:
-  const DistContext& context_;
-  std::vector<at::Generator> generators_;
-  std::vector<at::Tensor> states_;
-};
 
 // Collective. Returns the number of microbatches of this rank in the first step. Throws ConfigError if a rank has none.
 std::int64_t peek(const UnbuiltJob& job) {
@@ -93,7 +72,8 @@ MeasuredPipeline merged(const std::vector<RankMeasurement>& ranks) {
 MeasuredPipeline measure_pipeline(const UnbuiltJob& job, const std::set<std::int64_t>& nums_of_stages_per_rank) {
   install_checkpoint_engine();
   RankMeasurement own{.num_microbatches = peek(job)};
-  KeptGenerators generators(job.context);
+  const DefaultGenerators generators(job.context.device());
+  wait_for_all(job.context);  // ranks may be threads of one process, which share a generator
   std::vector<std::string> refusals;
   std::optional<LayerDistribution> layers;
   for (const std::int64_t v : nums_of_stages_per_rank) {
@@ -112,6 +92,7 @@ MeasuredPipeline measure_pipeline(const UnbuiltJob& job, const std::set<std::int
     }
     clean_up(job.context.device());
   }
+  wait_for_all(job.context);
   generators.restore();
   D9D_CHECK(!own.stages.empty(), ConfigError, "[loop::auto_schedule] expected a model that can be cut into ",
             "stages, got one that refuses every number of them: ", refusals.front());

@@ -4,18 +4,17 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 
 #include "d9d/base/check.h"
 #include "d9d/core/device/host_copy.h"
 #include "d9d/core/device/named_range.h"
 #include "d9d/core/error/error_place.h"
+#include "d9d/core/rng/default_generators.h"
 #include "d9d/loop/checkpoint/export_model.h"
 #include "d9d/loop/checkpoint/job_checkpoints.h"
 #include "d9d/loop/step/training_stage.h"
@@ -31,30 +30,19 @@ using Clock = std::chrono::steady_clock;
 // Training draws the same random numbers after an evaluation as without it.
 class RandomNumbersOfTraining {
  public:
-  explicit RandomNumbersOfTraining(const TrainingJob& job) : clock_(*job.clock), microbatch_(clock_.microbatch) {
-    keep(at::globalContext().defaultGenerator(at::kCPU));
-    if (!job.context.device().is_cpu()) keep(at::globalContext().defaultGenerator(job.context.device()));
-  }
+  explicit RandomNumbersOfTraining(const TrainingJob& job)
+      : clock_(*job.clock), microbatch_(clock_.microbatch), generators_(job.context.device()) {}
   ~RandomNumbersOfTraining() {
     clock_.microbatch = microbatch_;
-    for (auto& [generator, state] : generators_) {
-      const std::lock_guard lock(generator.mutex());
-      generator.set_state(state);
-    }
+    generators_.restore();
   }
   RandomNumbersOfTraining(const RandomNumbersOfTraining&) = delete;
   RandomNumbersOfTraining& operator=(const RandomNumbersOfTraining&) = delete;
 
  private:
-  void keep(at::Generator generator) {
-    const std::lock_guard lock(generator.mutex());
-    at::Tensor state = generator.get_state();
-    generators_.emplace_back(std::move(generator), std::move(state));
-  }
-
   RandomClock& clock_;
   const RandomMicrobatch microbatch_;
-  std::vector<std::pair<at::Generator, at::Tensor>> generators_;
+  const DefaultGenerators generators_;
 };
 
 MetricMap own_metrics(AnyTask& task, const TrainingJob& job) {
@@ -191,24 +179,17 @@ int Evaluations::evaluate(const std::string& name, Set& set, GradientManager& gr
 }
 
 void Evaluations::run_pack(const Set& set, ForwardPack& pack) {
-  if (pack.microbatches.empty()) return;
   for (const auto& microbatch : pack.microbatches) {
     if (microbatch->loss_weights.empty()) losses_.try_emplace("loss", std::make_shared<MeanMetric>());
     name_loss_means(losses_, microbatch->loss_weights);
   }
   const EvaluationParts parts{.schedule = job_.schedule, .losses = losses_, .metrics = set.metrics};
-  std::vector<EvaluationStage> stages;
-  for (std::size_t i = 0; i < job_.model_stages.size(); ++i) {
-    stages.emplace_back(*job_.clock, *job_.model_stages[i], i + 1 == job_.model_stages.size(), pack, parts);
-  }
-  std::vector<PipelineStage*> borrowed;
-  for (EvaluationStage& stage : stages) borrowed.push_back(&stage);
-  executor_->run(borrowed, std::ssize(pack.microbatches));
+  run_forwards<EvaluationStage>(*executor_, *job_.clock, job_.model_stages, pack, parts);
 }
 
 std::map<std::string, double> Evaluations::values(const Set& set) {
   const at::NoGradGuard no_grad;
-  const DeviceMesh ranks = job_.context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"});
+  const DeviceMesh ranks = metric_ranks(job_.context);
   std::vector<at::Tensor> computed;
   const auto add = [&](const at::Tensor& value) {
     computed.push_back(value.to(job_.context.device(), at::kDouble).flatten());

@@ -85,16 +85,10 @@ InferenceBase::~InferenceBase() = default;
 
 void InferenceBase::build_stages() {
   const TrainerConfig config = with_found_source(context_, as_trainer(config_), /*resumed=*/std::nullopt);
-  std::vector<LoadReport> loaded;
-  for (const StageIndex index : placement_.stages_of(context_.mesh(MeshDomain::kRegular).axis_coordinate("pp"))) {
-    const PipelineStageInfo info{.num_stages = placement_.num_stages(), .current_stage = index.value};
-    stages_.push_back(binding_->initialize_stage(context_, info));
-    modules_.push_back(stages_.back()->module);
-    check_equal_model(context_, *modules_.back());
-    auto report = build_model_stage(context_, config, parts_.model, info, modules_.back());
-    if (report) loaded.push_back(std::move(*report));
-  }
-  if (!loaded.empty()) warn_of_source_checkpoint(context_, config.model_stage_factory, loaded);
+  stages_ = build_model_stages(context_, config, parts_.model, placement_, [&](const PipelineStageInfo& info) {
+    return binding_->initialize_stage(context_, info);
+  });
+  for (const auto& stage : stages_) modules_.push_back(stage->module);
   update_copies(copies_of(modules_));
   clock_ = share_random_clock(context_, *local_stages(modules_), config);
   ModelStagesReady ready;
@@ -167,7 +161,8 @@ EvenPack InferenceBase::run_packs(EvenPacks& packs) {
     }
     std::int64_t num_tokens = 0;
     for (std::size_t i = 0; i < next.pack.num_counted; ++i) num_tokens += next.pack.microbatches[i]->num_tokens;
-    events_->run_between(kInferenceForwardPre, kInferenceForwardPost, step, [&] { run_pack(next.pack); });
+    events_->run_between(kInferenceForwardPre, kInferenceForwardPost, step,
+                         [&] { run_forwards<InferenceStage>(*executor_, *clock_, stages_, next.pack); });
     events_->trigger(kInferenceStepPost, step);
     schedule_.advance();
     if (schedule_.should_do_action(config_.gc.period_steps, {.after_advance = true})) malloc_trim(0);
@@ -184,17 +179,6 @@ EvenPack InferenceBase::run_packs(EvenPacks& packs) {
   profiler.finish();
   bar.finish();
   return ended;
-}
-
-void InferenceBase::run_pack(ForwardPack& pack) {
-  if (pack.microbatches.empty()) return;
-  std::vector<InferenceStage> stages;
-  for (std::size_t i = 0; i < stages_.size(); ++i) {
-    stages.emplace_back(*clock_, *stages_[i], i + 1 == stages_.size(), pack);
-  }
-  std::vector<PipelineStage*> borrowed;
-  for (InferenceStage& stage : stages) borrowed.push_back(&stage);
-  executor_->run(borrowed, std::ssize(pack.microbatches));
 }
 
 // Collective. Position and states, never weights.

@@ -55,7 +55,6 @@ class InferenceBase {
   void build_stages();
   void load_position();
   [[nodiscard]] EvenPack run_packs(EvenPacks& packs);
-  void run_pack(ForwardPack& pack);
   void save_if_due(bool is_last);
 
   const DistContext& context_;

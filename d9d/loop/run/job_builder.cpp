@@ -84,22 +84,6 @@ PipelineSchedule JobBuilder::pipeline_of(const TrainerConfig& config) const {
   return as_trained(*parts_.pipeline_schedule, context_.mesh(MeshDomain::kRegular).axis_size("pp"));
 }
 
-std::vector<std::shared_ptr<AnyModelStage>> JobBuilder::build_stages(const TrainerConfig& config,
-                                                                     const StagePlacement& placement) {
-  std::vector<std::shared_ptr<AnyModelStage>> stages;
-  std::vector<LoadReport> loaded;
-  for (const StageIndex index : placement.stages_of(context_.mesh(MeshDomain::kRegular).axis_coordinate("pp"))) {
-    const PipelineStageInfo info{.num_stages = placement.num_stages(), .current_stage = index.value};
-    stages.push_back(binding_.initialize_stage(context_, info));
-    const std::shared_ptr<Module>& module = stages.back()->module;
-    check_equal_model(context_, *module);
-    auto report = build_model_stage(context_, config, parts_.model, info, module, /*resumes=*/saved_.has_value());
-    if (report) loaded.push_back(std::move(*report));
-  }
-  if (!loaded.empty()) warn_of_source_checkpoint(context_, config.model_stage_factory, loaded);
-  return stages;
-}
-
 TrainingJob JobBuilder::build(const TrainerConfig& given) {
   check(given);
   warm_up_ = start_warm_up(context_.device());
@@ -115,7 +99,10 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
   const StagePlacement placement = placement_of(pipeline, context_.mesh(MeshDomain::kRegular).axis_size("pp"));
   check_equal_schedule(context_, pipeline.name, placement);
 
-  const auto model_stages = build_stages(config, placement);
+  const auto model_stages = build_model_stages(
+      context_, config, parts_.model, placement,
+      [&](const PipelineStageInfo& info) { return binding_.initialize_stage(context_, info); },
+      /*resumes=*/saved_.has_value());
   std::vector<std::shared_ptr<Module>> stages;
   for (const auto& stage : model_stages) stages.push_back(stage->module);
   const std::shared_ptr<Module> module = local_stages(stages);

@@ -60,8 +60,6 @@ class JobBuilder {
   [[nodiscard]] JobSchedule open_data(const TrainerConfig& given, EventBus& events);
   void open_evaluation_data(const TrainerConfig& given);
   [[nodiscard]] PipelineSchedule pipeline_of(const TrainerConfig& config) const;
-  [[nodiscard]] std::vector<std::shared_ptr<AnyModelStage>> build_stages(const TrainerConfig& config,
-                                                                         const StagePlacement& placement);
 
   const DistContext& context_;
   const JobParts& parts_;

@@ -109,7 +109,7 @@ CollectedValues StepLog::collect() {
   for (const auto& [name, value] : statistics_.gather(job_.module->step_statistics())) add(name, value);
   for (const MetricMap* metrics : {&job_.metrics, &std::as_const(*job_.loss_means)}) {
     for (const auto& [name, metric] : *metrics) {
-      metric->sync(job_.context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"}));
+      metric->sync(metric_ranks(job_.context));
       add(name, metric->compute());
       metric->reset();
     }

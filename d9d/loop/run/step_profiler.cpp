@@ -11,7 +11,9 @@
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/io/posix.h"
 #include "d9d/core/collectives/gather.h"
+#include "d9d/core/error/error_place.h"
 #include "d9d/modules/module_ranges.h"
 
 namespace d9d {
@@ -76,11 +78,7 @@ void write(torch::autograd::profiler::ProfilerResult& result, const fs::path& fi
 StepProfiler::StepProfiler(const std::optional<ProfilingConfig>& config, const DistContext& context)
     : config_(config), context_(context), is_recorder_(config && records(context, *config)) {
   if (!is_recorder_) return;
-  std::error_code error;
-  fs::create_directories(config_->traces_dir, error);
-  D9D_CHECK(!error && access(config_->traces_dir.c_str(), W_OK) == 0, IoError,
-            "[loop::profiling] expected a folder that can be written as trainer.profiling.traces_dir, got ",
-            config_->traces_dir.string(), ". Check its permissions.");
+  with_error_place("trainer.profiling.traces_dir", [&] { detail::make_writable_folder(config_->traces_dir); });
 }
 
 StepProfiler::~StepProfiler() {

@@ -104,11 +104,17 @@ class TrainingRun {
     return report;
   }
 
+  // Runs `work`, which takes longer than a step, under init_timeout.
+  template <class Work>
+  void longer_than_a_step(const Work& work) const {
+    set_timeout(job_.config.timeout.init_timeout);
+    work();
+    if (has_stepped_) set_timeout(job_.config.timeout.step_timeout);
+  }
+
   void end_trace(std::int64_t index) {
-    const bool ends = profiler_.ends_recording(index);
-    if (ends) set_timeout(job_.config.timeout.init_timeout);  // collecting the events takes longer than a step
-    profiler_.end_step(index);
-    if (ends && has_stepped_) set_timeout(job_.config.timeout.step_timeout);
+    if (!profiler_.ends_recording(index)) return profiler_.end_step(index);
+    longer_than_a_step([&] { profiler_.end_step(index); });  // collects the events
   }
 
   StepReport run_step() {
@@ -185,10 +191,9 @@ class TrainingRun {
   // the run.
   EvaluationsOfStep evaluate() {
     if (stop_.signal() != 0 || !evaluations_.are_due()) return {};
-    set_timeout(job_.config.timeout.init_timeout);
-    const EvaluationsOfStep done = evaluations_.run_due(gradients_, log_, interrupt_);
+    EvaluationsOfStep done;
+    longer_than_a_step([&] { done = evaluations_.run_due(gradients_, log_, interrupt_); });
     stop_.take_signal(done.signal);
-    if (has_stepped_) set_timeout(job_.config.timeout.step_timeout);
     return done;
   }
 
@@ -202,11 +207,12 @@ class TrainingRun {
 
   void save(bool is_last) {
     const NamedRange range("save");
-    const bool waits = saves_.will_wait(is_last);
-    if (waits) set_timeout(job_.config.timeout.init_timeout);  // waiting for the disk takes longer than a step
-    log_.flush();
-    saves_.save({.data = packs_.data_state(), .task = packs_.task_state(), .tracker = log_.run().state()}, is_last);
-    if (waits && has_stepped_) set_timeout(job_.config.timeout.step_timeout);
+    const auto write = [&] {
+      log_.flush();
+      saves_.save({.data = packs_.data_state(), .task = packs_.task_state(), .tracker = log_.run().state()}, is_last);
+    };
+    if (!saves_.will_wait(is_last)) return write();
+    longer_than_a_step(write);  // waits for the disk
   }
 
   TrainingJob& job_;

@@ -4,12 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "d9d/base/check.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/step/microbatch.h"
+#include "d9d/pipelining/executor/pipeline_executor.h"
 #include "d9d/pipelining/executor/pipeline_stage.h"
 
 namespace d9d {
@@ -62,5 +64,20 @@ class ForwardStage : public PipelineStage {
   const bool is_last_of_rank_;
   ForwardPack& pack_;
 };
+
+// Runs the microbatches of `pack`, which may have none, through the stages of this rank. Collective over the pipeline.
+// Stage: a ForwardStage, whose constructor takes `more` after the arguments of ForwardStage's.
+template <class Stage, class... More>
+void run_forwards(PipelineExecutor& executor, RandomClock& clock,
+                  const std::vector<std::shared_ptr<AnyModelStage>>& stages, ForwardPack& pack, const More&... more) {
+  if (pack.microbatches.empty()) return;
+  std::vector<Stage> run;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    run.emplace_back(clock, *stages[i], /*is_last_of_rank=*/i + 1 == stages.size(), pack, more...);
+  }
+  std::vector<PipelineStage*> borrowed;
+  for (Stage& stage : run) borrowed.push_back(&stage);
+  executor.run(borrowed, std::ssize(pack.microbatches));
+}
 
 }  // namespace d9d

@@ -43,4 +43,8 @@ MetricMap checked_metrics(AnyTask& task) {
   return metrics;
 }
 
+DeviceMesh metric_ranks(const DistContext& context) {
+  return context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"});
+}
+
 }  // namespace d9d

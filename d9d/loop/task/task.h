@@ -91,6 +91,10 @@ class AnyTask {
 // a tracker would merge the two series.
 [[nodiscard]] MetricMap checked_metrics(AnyTask& task);
 
+// Returns the ranks over which a metric is summed, since they update it with different microbatches or parts of one:
+// the argument of Metric::sync().
+[[nodiscard]] DeviceMesh metric_ranks(const DistContext& context);
+
 // What training and inference have in common: how a batch becomes inputs of the model.
 template <class Types>
 class ForwardTask : public AnyTask {

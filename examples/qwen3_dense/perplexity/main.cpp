@@ -62,7 +62,7 @@ class Perplexity : public d9d::InferenceTask<Types> {
     }
   }
   void finalize() override {
-    const d9d::DeviceMesh ranks = context_.mesh(d9d::MeshDomain::kBatch).slice({"pp", "dp", "cp"});
+    const d9d::DeviceMesh ranks = d9d::metric_ranks(context_);
     cross_entropy_.sync(ranks);
     num_predicted_.sync(ranks);
     const double mean = cross_entropy_.compute().item<double>() / num_predicted_.compute().item<double>();
