@@ -55,6 +55,8 @@ class ForwardingCommunicator : public Communicator {
   void throw_if_rank_is_gone() override { inner_->throw_if_rank_is_gone(); }
   void set_timeout(std::chrono::milliseconds timeout) override { inner_->set_timeout(timeout); }
   void abort(const std::string& reason) override { inner_->abort(reason); }
+  void disconnect() override { inner_->disconnect(); }
+  void reconnect() override { inner_->reconnect(); }
 
  protected:
   [[nodiscard]] Communicator& inner() { return *inner_; }

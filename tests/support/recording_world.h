@@ -63,6 +63,8 @@ class RecordingCommunicator final : public Communicator {
   void barrier() override { inner_->barrier(); }
   void set_timeout(std::chrono::milliseconds timeout) override { inner_->set_timeout(timeout); }
   void abort(const std::string& reason) override { inner_->abort(reason); }
+  void disconnect() override { inner_->disconnect(); }
+  void reconnect() override { inner_->reconnect(); }
 
  private:
   std::shared_ptr<Communicator> inner_;

@@ -104,6 +104,12 @@ class Communicator {
   // Local. Makes pending and later operations of this group fail, on all ranks that the backend can reach.
   virtual void abort(const std::string& reason) = 0;
 
+  // Collective; called by World::disconnect() and reconnect() when no operation is in flight. disconnect() frees what
+  // the group holds on devices and in the network, and until reconnect() operations throw StateError. The object, its
+  // timeout and its failures stay. Communicators that hold nothing do nothing.
+  virtual void disconnect() {}
+  virtual void reconnect() {}
+
  private:
   RankGroup group_;
 };

@@ -18,12 +18,27 @@ std::shared_ptr<Communicator> World::communicator(const RankGroup& group) {
                 group.ranks[static_cast<std::size_t>(group.index)] == rank(),
             ConfigError, "[core::world] expected index of rank ", rank(), " in group '", group.name, "', got ",
             group.index, ". Only its members make a group.");
+  D9D_CHECK(is_connected_, StateError, "[core::world] expected a job whose communicators are connected, got group '",
+            group.name, "' for the first time while they sleep. Wake them first.");
   return communicators_.emplace(Key(group.ranks, group.traffic, group.lane), backend_->connect(group, timeout_))
       .first->second;
 }
 
 void World::throw_if_failed() const {
   for (const auto& [key, communicator] : communicators_) communicator->throw_if_failed();
+}
+
+// All ranks visit their groups in the order of the keys, so that no ranks wait in a circle.
+void World::disconnect() {
+  D9D_CHECK(is_connected_, StateError, "[core::world] expected connected communicators, got some that sleep already.");
+  for (const auto& [key, communicator] : communicators_) communicator->disconnect();
+  is_connected_ = false;
+}
+
+void World::reconnect() {
+  D9D_CHECK(!is_connected_, StateError, "[core::world] expected communicators that sleep, got connected ones.");
+  for (const auto& [key, communicator] : communicators_) communicator->reconnect();
+  is_connected_ = true;
 }
 
 void World::set_timeout(std::chrono::milliseconds timeout) {

@@ -68,6 +68,12 @@ class World {
   void leave() { backend_->leave(); }
   // Local. Calls throw_if_failed() of all communicators. Used for values that crossed several communicators.
   void throw_if_failed() const;
+  // Collective over the job, when no operation is in flight on any rank: all communicators give back what they hold on
+  // devices and in the network (NCCL: hundreds of MB a rank). Their objects stay, and all operations throw StateError
+  // until reconnect(), which is collective too. The host waits for all ranks.
+  void disconnect();
+  void reconnect();
+  [[nodiscard]] bool is_connected() const { return is_connected_; }
   // Local. Releases all communicators; those that have other owners still work.
   void close() { communicators_.clear(); }
 
@@ -77,6 +83,7 @@ class World {
   using Key = std::tuple<std::vector<std::int64_t>, Traffic, std::int64_t>;
   std::map<Key, std::shared_ptr<Communicator>> communicators_;
   std::int64_t lane_ = 0;
+  bool is_connected_ = true;
 };
 
 }  // namespace d9d

@@ -314,6 +314,41 @@ TEST_P(Collective, Refuses_arguments_that_do_not_fit) {
   });
 }
 
+// Objects that were made before still work afterwards, in groups that ranks have used in different orders.
+TEST_P(Collective, Disconnected_groups_refuse_operations_and_connect_again_under_the_same_objects) {
+  run_ranks(GetParam().backend, GetParam().num_ranks, [](World& world) {
+    const auto own = world.communicator({.name = "own", .ranks = {world.rank()}, .index = 0});
+    const auto all = world.communicator(group_of(world, "all"));
+    const at::Tensor value = at::full({3}, static_cast<double>(1 + world.rank()), options_of(*all, at::kDouble));
+    const auto sum = [&](Communicator& group) {
+      const at::Tensor total = value.clone();
+      group.all_reduce(total, ReduceOp::kSum).wait();
+      return total.cpu()[0].item<double>();
+    };
+    const double expected = static_cast<double>(world.size() * (world.size() + 1)) / 2;
+    for (int round = 0; round < 2; ++round) {
+      EXPECT_EQ(sum(*all), expected);
+      EXPECT_EQ(sum(*own), 1.0 + static_cast<double>(world.rank()));
+      world.disconnect();
+      EXPECT_FALSE(world.is_connected());
+      EXPECT_THROW((void)sum(*all), StateError);
+      EXPECT_THROW(all->barrier(), StateError);
+      EXPECT_THROW((void)all->exchange({{.direction = PointToPoint::Direction::kSend, .tensor = value, .peer = 0}}),
+                   StateError);
+      EXPECT_THROW((void)world.communicator({.name = "new", .ranks = {world.rank()}, .index = 0, .lane = 1}),
+                   StateError);
+      EXPECT_THROW(world.disconnect(), StateError);
+      all->throw_if_failed();
+      EXPECT_FALSE(all->has_failed());
+      world.set_timeout(std::chrono::seconds(30));
+      world.reconnect();
+      EXPECT_THROW(world.reconnect(), StateError);
+    }
+    EXPECT_EQ(sum(*all), expected);
+    all->barrier();
+  });
+}
+
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const RankBackend backend : {RankBackend::kThreads, RankBackend::kGloo}) {

@@ -1,6 +1,7 @@
 #include "d9d/core/communicator/process_group/group_state.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -27,11 +28,36 @@ GroupState::GroupState(std::string key, RankGroup group, ProcessGroup process_gr
 
 GroupState::~GroupState() {
   if (never_ends_) (void)process_group_.backend.release();  // its destructor would wait for the operation
-  if (failure_) return;
+  if (failure_ || !is_open()) return;
   try {
     process_group_.backend->shutdown();
   } catch (const std::exception&) {  // no operation waits for the group any more
   }
+}
+
+void GroupState::check_open() const {
+  D9D_CHECK(is_open(), StateError, "[core::communicator] expected group '", group_.name,
+            "' to be connected, got an operation while the communicators sleep. Wake them first.");
+}
+
+bool GroupState::has_backend_failed() const {
+  const std::lock_guard lock(mutex_);
+  return is_open() && process_group_.backend->getError() != c10d::ErrorType::SUCCESS;
+}
+
+void GroupState::close() {
+  ProcessGroup closing;
+  {
+    const std::lock_guard lock(mutex_);
+    closing = std::exchange(process_group_, {});
+    messages_.clear();
+  }
+  closing.backend->shutdown();
+}
+
+void GroupState::open(ProcessGroup process_group) {
+  const std::lock_guard lock(mutex_);
+  process_group_ = std::move(process_group);
 }
 
 Position GroupState::begin(const std::string& operation) {
@@ -58,8 +84,13 @@ bool GroupState::record(const GroupFailure& failure) {
 }
 
 void GroupState::interrupt() {
+  std::function<void()> interrupt_backend;
+  {
+    const std::lock_guard lock(mutex_);
+    interrupt_backend = process_group_.interrupt;
+  }
   try {
-    process_group_.interrupt();
+    if (interrupt_backend) interrupt_backend();
   } catch (
       const c10::Error&) {  // NCCL did not end in time, as with a stopped rank; operations throw the recorded failure
   }

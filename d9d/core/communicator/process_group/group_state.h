@@ -47,6 +47,17 @@ class GroupState {
   [[nodiscard]] const RankGroup& group() const { return group_; }
   [[nodiscard]] std::int64_t job_rank() const { return group_.ranks[static_cast<std::size_t>(group_.index)]; }
   [[nodiscard]] c10d::Backend& backend() const { return *process_group_.backend; }
+  // To be called by the thread that runs the operations, as backend(). check_open() throws StateError while the group
+  // is closed.
+  [[nodiscard]] bool is_open() const { return process_group_.backend != nullptr; }
+  void check_open() const;
+  // Whether the backend has noticed a failure. On any thread; false while the group is closed.
+  [[nodiscard]] bool has_backend_failed() const;
+
+  // close() shuts the backend down and frees it, when no operation is in flight on any rank; open() gives the group
+  // another one. Positions and failures stay.
+  void close();
+  void open(ProcessGroup process_group);
 
   Position begin(const std::string& operation);
   [[nodiscard]] Position position() const;

@@ -40,21 +40,38 @@ ProcessGroupBackend::ProcessGroupBackend(Options options)
 
 ProcessGroupBackend::~ProcessGroupBackend() = default;
 
-std::shared_ptr<Communicator> ProcessGroupBackend::connect(RankGroup group, std::chrono::milliseconds timeout) {
+std::string ProcessGroupBackend::next_key(const RankGroup& group) {
   const std::string name = name_of(group);
-  const std::string key = cat(name, "-", num_connects_[name]++);
+  return cat(name, "-", num_meetings_[name]++);
+}
+
+std::shared_ptr<Communicator> ProcessGroupBackend::connect(RankGroup group, std::chrono::milliseconds timeout) {
+  const std::string key = next_key(group);
+  ProcessGroup process_group = make_group_at(key, group, timeout);
+  const auto state = std::make_shared<GroupState>(key, std::move(group), std::move(process_group));
+  watch_->add(state);
+  return std::make_shared<ProcessGroupCommunicator>(state, watch_, *this, timeout);
+}
+
+void ProcessGroupBackend::meet(const RankGroup& group, const std::string& doing, std::chrono::milliseconds timeout) {
+  const std::string who = cat("[core::communicator] rank ", rank(), " ", doing, " group '", group.name, "'");
+  wait_for_members(who, next_key(group), group, timeout);
+}
+
+ProcessGroup ProcessGroupBackend::make_group(const RankGroup& group, std::chrono::milliseconds timeout) {
+  return make_group_at(next_key(group), group, timeout);
+}
+
+ProcessGroup ProcessGroupBackend::make_group_at(const std::string& key, const RankGroup& group,
+                                                std::chrono::milliseconds timeout) {
   const std::string who = cat("[core::communicator] rank ", rank(), " connecting group '", group.name, "'");
   wait_for_members(who, key, group, timeout);
   try {
-    ProcessGroup process_group =
-        options_.make_group(c10::make_intrusive<c10d::PrefixStore>(cat("group/", key), options_.store),
-                            {.name = group.name,
-                             .ranks = group.ranks,
-                             .index = group.index,
-                             .timeout = std::min(timeout, kConnectTimeout)});
-    const auto state = std::make_shared<GroupState>(key, std::move(group), std::move(process_group));
-    watch_->add(state);
-    return std::make_shared<ProcessGroupCommunicator>(state, watch_, options_.device, timeout);
+    return options_.make_group(c10::make_intrusive<c10d::PrefixStore>(cat("group/", key), options_.store),
+                               {.name = group.name,
+                                .ranks = group.ranks,
+                                .index = group.index,
+                                .timeout = std::min(timeout, kConnectTimeout)});
   } catch (const c10::Error& error) {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // a message with the reason may be in flight
     check_job_alive(who);

@@ -45,7 +45,16 @@ class ProcessGroupBackend final : public CommunicatorBackend {
   void abort_after_wait(const std::string& reason) override { watch_->abort_job_after_wait(reason); }
   void leave() override;
 
+  // Collective over the group, without its communicator. meet() waits for all ranks of the group; make_group() also
+  // makes a process group of them, under a name in the store that no earlier one had. Both throw as connect().
+  void meet(const RankGroup& group, const std::string& doing, std::chrono::milliseconds timeout);
+  [[nodiscard]] ProcessGroup make_group(const RankGroup& group, std::chrono::milliseconds timeout);
+
  private:
+  // Returns a key of the store for the next meeting of this group.
+  [[nodiscard]] std::string next_key(const RankGroup& group);
+  [[nodiscard]] ProcessGroup make_group_at(const std::string& key, const RankGroup& group,
+                                           std::chrono::milliseconds timeout);
   // `who`: the beginning of the error messages of these functions.
   void check_job_alive(const std::string& who) const;
   void check_members_stay(const std::string& who, const StoreBarrier& barrier) const;
@@ -54,7 +63,7 @@ class ProcessGroupBackend final : public CommunicatorBackend {
 
   Options options_;
   std::shared_ptr<Watchdog> watch_;
-  std::map<std::string, std::int64_t> num_connects_;  // calls of connect(), by ranks, traffic and lane
+  std::map<std::string, std::int64_t> num_meetings_;  // by ranks, traffic and lane
 };
 
 }  // namespace d9d

@@ -13,6 +13,7 @@
 #include "d9d/core/communicator/long_wait.h"
 #include "d9d/core/communicator/operation.h"
 #include "d9d/core/communicator/peer_failed_error.h"
+#include "d9d/core/communicator/process_group/process_group_backend.h"
 #include "d9d/core/communicator/process_group/start_lock.h"
 
 namespace d9d {
@@ -70,14 +71,31 @@ Work wait_for_stream_of(at::Device device) {
 }  // namespace
 
 ProcessGroupCommunicator::ProcessGroupCommunicator(std::shared_ptr<GroupState> state, std::shared_ptr<Watchdog> watch,
-                                                   at::Device device, std::chrono::milliseconds timeout)
-    : Communicator(state->group()), state_(std::move(state)), watch_(std::move(watch)), device_(device) {
+                                                   ProcessGroupBackend& backend, std::chrono::milliseconds timeout)
+    : Communicator(state->group()),
+      state_(std::move(state)),
+      watch_(std::move(watch)),
+      backend_(backend),
+      device_(backend.device()) {
   set_timeout(timeout);
 }
 
 void ProcessGroupCommunicator::set_timeout(std::chrono::milliseconds timeout) {
   timeout_ = timeout;
-  state_->backend().setTimeout(timeout);
+  if (state_->is_open()) state_->backend().setTimeout(timeout);
+}
+
+void ProcessGroupCommunicator::disconnect() {
+  throw_if_failed();
+  backend_.meet(group(), "disconnecting", timeout_);
+  state_->close();
+}
+
+void ProcessGroupCommunicator::reconnect() {
+  state_->open(backend_.make_group(group(), timeout_));
+  num_sent_.clear();
+  num_received_.clear();
+  set_timeout(timeout_);
 }
 
 void ProcessGroupCommunicator::Call::fail(const std::string& cause) const {
@@ -124,6 +142,7 @@ ProcessGroupCommunicator::Call ProcessGroupCommunicator::call_at(std::string whe
 }
 
 ProcessGroupCommunicator::Call ProcessGroupCommunicator::begin(const std::string& operation) {
+  state_->check_open();
   Call call = call_at(to_string(state_->begin(operation)));
   check_alive(call);
   return call;
@@ -132,12 +151,12 @@ ProcessGroupCommunicator::Call ProcessGroupCommunicator::begin(const std::string
 void ProcessGroupCommunicator::throw_if_failed() { check_alive(call_at(to_string(state_->position()))); }
 
 bool ProcessGroupCommunicator::has_failed() const {
-  return state_->failure() || (!device_.is_cpu() && state_->backend().getError() != c10d::ErrorType::SUCCESS);
+  return state_->failure() || (!device_.is_cpu() && state_->has_backend_failed());
 }
 
 void ProcessGroupCommunicator::check_alive(const Call& call) const {
   if (state_->failure()) call.fail("");
-  if (device_.is_cpu()) return;  // CPU operations report their failures themselves
+  if (device_.is_cpu() || !state_->is_open()) return;  // CPU operations report their failures themselves
   switch (state_->backend().getError()) {
     case c10d::ErrorType::SUCCESS:
       return;
@@ -305,6 +324,7 @@ void ProcessGroupCommunicator::barrier() {
 
 Work ProcessGroupCommunicator::exchange(const std::vector<PointToPoint>& messages) {
   const at::NoGradGuard no_grad;
+  state_->check_open();
   // Exchanges have a counter of their own, because not all ranks call them.
   Call call = call_at(cat("at exchange ", ++num_exchanges_));
   check_alive(call);

@@ -25,10 +25,13 @@ class Work;
 
 namespace d9d {
 
+class ProcessGroupBackend;
+
 class ProcessGroupCommunicator final : public Communicator {
  public:
-  ProcessGroupCommunicator(std::shared_ptr<GroupState> state, std::shared_ptr<Watchdog> watch, at::Device device,
-                           std::chrono::milliseconds timeout);
+  // backend: borrowed; used by disconnect() and reconnect() only.
+  ProcessGroupCommunicator(std::shared_ptr<GroupState> state, std::shared_ptr<Watchdog> watch,
+                           ProcessGroupBackend& backend, std::chrono::milliseconds timeout);
 
   [[nodiscard]] at::Device device() const override { return device_; }
   [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp op) override;
@@ -48,6 +51,8 @@ class ProcessGroupCommunicator final : public Communicator {
   [[nodiscard]] bool has_failed() const override;
   void set_timeout(std::chrono::milliseconds timeout) override;
   void abort(const std::string& reason) override { watch_->abort_group(*state_, reason); }
+  void disconnect() override;
+  void reconnect() override;
 
  private:
   using C10dWork = c10::intrusive_ptr<c10d::Work>;
@@ -82,6 +87,7 @@ class ProcessGroupCommunicator final : public Communicator {
 
   std::shared_ptr<GroupState> state_;
   std::shared_ptr<Watchdog> watch_;
+  ProcessGroupBackend& backend_;
   at::Device device_;
   std::chrono::milliseconds timeout_;
   std::int64_t num_exchanges_ = 0;

@@ -59,6 +59,7 @@ void reduce_slice(const at::Tensor& target, const std::vector<Contribution>& all
 template <class Read>
 void ThreadCommunicator::meet(Contribution contribution, const Read& read) {
   const at::NoGradGuard no_grad;
+  check_connected();
   const std::string operation = contribution.operation;
   const std::vector<Contribution>& all = rendezvous_->arrive(rank(), std::move(contribution), timeout_);
   try {
@@ -151,6 +152,7 @@ Work ThreadCommunicator::scatter(const at::Tensor& output, const std::vector<at:
 
 Work ThreadCommunicator::exchange(const std::vector<PointToPoint>& messages) {
   const at::NoGradGuard no_grad;
+  check_connected();
   for (const PointToPoint& message : messages) {
     (void)operation::message(*this, message);
     if (message.direction == PointToPoint::Direction::kSend) {
@@ -173,6 +175,22 @@ Work ThreadCommunicator::exchange(const std::vector<PointToPoint>& messages) {
 
 void ThreadCommunicator::barrier() {
   meet({.operation = "barrier()"}, [](const std::vector<Contribution>& /*all*/) {});
+}
+
+// Threads hold nothing to give back; operations are refused as those of the other backends.
+void ThreadCommunicator::disconnect() {
+  meet({.operation = "disconnect()"}, [](const std::vector<Contribution>& /*all*/) {});
+  is_connected_ = false;
+}
+
+void ThreadCommunicator::reconnect() {
+  is_connected_ = true;
+  meet({.operation = "reconnect()"}, [](const std::vector<Contribution>& /*all*/) {});
+}
+
+void ThreadCommunicator::check_connected() const {
+  D9D_CHECK(is_connected_, StateError, "[core::communicator] expected group '", group().name,
+            "' to be connected, got an operation while the communicators sleep. Wake them first.");
 }
 
 }  // namespace d9d

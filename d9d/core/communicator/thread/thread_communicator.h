@@ -29,15 +29,20 @@ class ThreadCommunicator final : public Communicator {
   void throw_if_rank_is_gone() override { rendezvous_->check_nobody_left(rank()); }
   void set_timeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   void abort(const std::string& reason) override { rendezvous_->abort(reason); }
+  void disconnect() override;
+  void reconnect() override;
 
  private:
   // Runs arrive, read(contributions), leave. An exception in read fails the group.
   template <class Read>
   void meet(Contribution contribution, const Read& read);
 
+  void check_connected() const;
+
   std::shared_ptr<ThreadRendezvous> rendezvous_;
   at::Device device_;
   std::chrono::milliseconds timeout_;
+  bool is_connected_ = true;
 };
 
 }  // namespace d9d
