@@ -1,0 +1,70 @@
+#include "d9d/core/offload/offload_list.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+namespace {
+
+bool have_common(const SleepTags& some, const SleepTags& others) {
+  return std::ranges::any_of(some, [&](SleepTag tag) { return others.contains(tag); });
+}
+
+}  // namespace
+
+void OffloadHooks::offload(const OffloadContext& /*context*/) {
+  offload_();
+  is_offloaded_ = true;
+}
+
+void OffloadHooks::onload(const OnloadContext& /*context*/) {
+  onload_();
+  is_offloaded_ = false;
+}
+
+void OffloadTensors::offload(const OffloadContext& context) {
+  asleep_ = offload_tensors(tensors_(), context.options);
+  is_offloaded_ = true;
+}
+
+void OffloadTensors::onload(const OnloadContext& /*context*/) {
+  onload_tensors(asleep_);
+  is_offloaded_ = false;
+}
+
+OffloadList::Membership::~Membership() {
+  if (const auto parts = parts_.lock()) parts->erase(part_);
+}
+
+OffloadList::Membership OffloadList::add(Offloadable& part, SleepTags tags) {
+  check_awake("add a part");
+  return {parts_, parts_->insert(parts_->end(), {.part = &part, .tags = std::move(tags)})};
+}
+
+void OffloadList::offload(const SleepTags& due, const OffloadContext& context) {
+  D9D_CHECK(!in_use_, StateError, "[core::offload] expected to go to sleep between steps, got a call while ", *in_use_,
+            ". Call it from a handler of train.step.post, or outside of train().");
+  for (auto each = parts_->rbegin(); each != parts_->rend(); ++each) {
+    if (have_common(each->tags, due) && !each->part->is_offloaded()) each->part->offload(context);
+  }
+}
+
+void OffloadList::onload(const SleepTags& due, const OnloadContext& context) {
+  SleepTags others;
+  std::ranges::set_difference(asleep_, due, std::inserter(others, others.end()));
+  for (const Part& each : *parts_) {
+    if (each.part->is_offloaded() && !have_common(each.tags, others)) each.part->onload(context);
+  }
+}
+
+void OffloadList::check_awake(const std::string& what) const {
+  if (asleep_.empty()) return;
+  std::string names;
+  for (const SleepTag tag : asleep_) names += cat(names.empty() ? "" : " and ", enum_name(tag));
+  throw StateError(cat("[core::offload] expected a job that is awake to ", what, ", got one whose ", names,
+                       " sleep. Call wake() first."));
+}
+
+}  // namespace d9d
