@@ -73,8 +73,9 @@ class GradientReduction {
   [[nodiscard]] virtual at::Tensor disagreement() const { return {}; }
   // Whether it sums gradients itself. Otherwise it only follows the steps, and another reduction sums them.
   [[nodiscard]] virtual bool sums_gradients() const { return true; }
-  // Collective. Called between steps when the job continues without the module or offloads its parameters: releases
-  // mappings of other ranks' memory. The next step opens them again.
+  // Collective. Called between steps when the job continues without the module or goes to sleep: clears gradients,
+  // frees memory that is kept from step to step, and releases mappings of other ranks' memory. The next step makes them
+  // again.
   virtual void close() {}
 };
 

@@ -93,7 +93,9 @@ class BucketedReduction::Bucket {
     for (const ParameterPtr& parameter : parameters_) parameter->stored().mutable_grad() = at::Tensor();
     has_values_.assign(parameters_.size(), false);
     is_summed_ = false;
-    if (keeps_memory_) return;
+    if (!keeps_memory_) free();
+  }
+  void free() {
     views_.clear();
     buffer_ = at::Tensor();
   }
@@ -232,6 +234,11 @@ void BucketedReduction::abandon() {
   clear();
   pass_ = {.is_last = true};
   for (const auto& bucket : buckets_) bucket->begin_backward();
+}
+
+void BucketedReduction::close() {
+  clear();
+  for (const auto& bucket : buckets_) bucket->free();
 }
 
 }  // namespace d9d

@@ -11,8 +11,8 @@
 // always reduced in the same order. On CPUs, where a reduction blocks backward, all buckets are reduced after it: ranks
 // whose gradients are computed in different orders would otherwise wait for each other in different groups. Gradients
 // that need no sum and have the parameter's dtype are not copied, unless keeps_memory is set. A bucket allocates its
-// memory when its first gradient of a step is computed and frees it in clear(), unless keeps_memory is set. The
-// destructor removes the hooks from the parameters.
+// memory when its first gradient of a step is computed and frees it in clear() or, if keeps_memory is set, in close().
+// The destructor removes the hooks from the parameters.
 #pragma once
 
 #include <memory>
@@ -50,6 +50,7 @@ class BucketedReduction final : public GradientReduction {
   void finish() override;
   void clear() override;
   void abandon() override;
+  void close() override;
 
   // Returns, for each parameter with a bucket, whether its gradient has a value in this step. The replay of a graph
   // does not update this: after a replay, call set_received() with the value of received() after the backward that the

@@ -39,6 +39,8 @@ class NeighbourLink {
                                                         const std::vector<at::Tensor>& like) = 0;
   // Waits until all messages are sent. CPU: blocks. CUDA: makes the current stream wait.
   virtual void finish() = 0;
+  // Collective over the two ranks, between steps: gives inboxes back. The next begin_step() opens them again.
+  virtual void close() {}
   // Local. Called after a step that threw: nothing is sent or received any more, and the destructor does not wait for
   // the other rank.
   virtual void give_up() {}

@@ -57,6 +57,7 @@ PeerLink::PeerLink(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemo
 // the other rank: ends the waits of this rank's own streams, which nothing else would end, and leaves the other rank's
 // memory mapped until the process ends.
 PeerLink::~PeerLink() {
+  if (memory_ == nullptr) return;
   try {
     if (has_given_up_ || std::uncaught_exceptions() > num_exceptions_) {
       let_streams_pass();
@@ -98,11 +99,13 @@ void PeerLink::begin_step(std::int64_t num_bytes, const std::string& transfers) 
   D9D_CHECK(!has_given_up_, StateError,
             "[pipelining::executor] expected a pipeline whose steps have all succeeded, got one with a failed step: ",
             "messages of that step may still be in flight. Make another PipelineExecutor.");
+  if (memory_ == nullptr) open_inbox(/*slot_bytes=*/0);  // to compare notes before sizes
   notes_->write(transfers);
   has_compared_ = false;
   if (num_bytes <= slot_bytes_) return;
-  compare_notes();  // if notes differ, throws before the collective open_inbox()
-  open_inbox(num_bytes);
+  compare_notes();  // if notes differ, throws before the collectives
+  close();
+  open_inbox(round_up(num_bytes, kSlotAlignment));
 }
 
 void PeerLink::compare_notes() {
@@ -117,12 +120,19 @@ void PeerLink::compare_notes() {
   has_compared_ = true;
 }
 
-void PeerLink::open_inbox(std::int64_t num_bytes) {
+void PeerLink::close() {
+  if (memory_ == nullptr) return;
   watch_.remove_link(this);
   last_sent_.wait();
   memory_->close();
-  slot_bytes_ = round_up(num_bytes, kSlotAlignment);
-  PeerMemoryResult opened = open(ranks_, inbox_bytes(num_slots_, slot_bytes_));
+  notes_.reset();
+  memory_.reset();
+  has_compared_ = true;
+}
+
+void PeerLink::open_inbox(std::int64_t slot_bytes) {
+  slot_bytes_ = slot_bytes;
+  PeerMemoryResult opened = open(ranks_, std::max<std::int64_t>(1, inbox_bytes(num_slots_, slot_bytes_)));
   D9D_CHECK(opened.memory != nullptr, StateError, "[pipelining::executor] expected an inbox of ", num_slots_,
             " messages of ", slot_bytes_, " bytes from rank ",
             ranks_->group().ranks[static_cast<std::size_t>(1 - ranks_->rank())], ", got none: ", opened.reason,

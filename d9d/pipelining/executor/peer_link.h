@@ -53,12 +53,13 @@ class PeerLink final : public NeighbourLink {
   void send(const std::string& what, const std::vector<at::Tensor>& leaves) override;
   [[nodiscard]] std::vector<at::Tensor> receive(const std::string& what, const std::vector<at::Tensor>& like) override;
   void finish() override;  // tensors that were sent may be written afterwards
+  void close() override;
   void give_up() override { has_given_up_ = true; }
 
  private:
   [[nodiscard]] StreamEvent here() const { return StreamEvent::of_current_stream(ranks_->device()); }
   [[nodiscard]] std::int64_t slot_of(std::uint32_t number) const;  // byte offset in an inbox; numbers begin at 1
-  void open_inbox(std::int64_t num_bytes);
+  void open_inbox(std::int64_t slot_bytes);                        // collective, after close()
   void compare_notes();
   void add_to_watch();
   // A flag and a value that it must reach. begin_wait() takes one that shows the start of a wait, and one that shows
@@ -72,7 +73,7 @@ class PeerLink final : public NeighbourLink {
   void let_streams_pass() const;
 
   std::shared_ptr<Communicator> ranks_;
-  std::shared_ptr<PeerMemory> memory_;
+  std::shared_ptr<PeerMemory> memory_;  // null: closed
   std::int64_t num_slots_;
   std::int64_t slot_bytes_ = 0;
   LinkWatch& watch_;

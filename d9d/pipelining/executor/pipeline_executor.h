@@ -60,6 +60,10 @@ class PipelineExecutor {
   // num_microbatches. With graphs, composed computations run one after the other.
   void run(const std::vector<PipelineStage*>& stages, std::int64_t num_microbatches, ProgramGraphs* graphs = nullptr);
 
+  // Collective over the ranks of a pipeline, between runs: gives the memory of messages back. The next run() allocates
+  // it again.
+  void close() { links_.close(); }
+
  private:
   struct Planned {
     RankPlan plan;

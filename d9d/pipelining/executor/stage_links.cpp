@@ -101,6 +101,10 @@ void StageLinks::finish() {
   for (const auto& [peer, link] : links_) link->finish();
 }
 
+void StageLinks::close() {
+  for (const auto& [peer, link] : links_) link->close();  // in the order of opening, as begin_step()
+}
+
 void StageLinks::give_up() {
   for (const auto& [peer, link] : links_) link->give_up();
 }

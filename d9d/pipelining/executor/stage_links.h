@@ -59,6 +59,7 @@ class StageLinks {
   [[nodiscard]] std::vector<at::Tensor> receive(const Transfer& transfer, const std::vector<at::Tensor>& like);
   void finish();
   void give_up();
+  void close();  // collective over the ranks of a pipeline, as NeighbourLink::close()
 
  private:
   [[nodiscard]] std::unique_ptr<NeighbourLink> open(const DistContext& context, const std::vector<std::int64_t>& ranks,
