@@ -123,24 +123,19 @@ TrainingOutcome InferenceBase::infer() {
   packs.skip_to(schedule_.current_step());
   events_->trigger(kInferenceReady, {});
   for (const auto& reduction : reductions) reduction->begin_evaluation();
-  const EvenPack last = run_packs(packs);
+  StopDecision stop(context_, schedule_, stop_, "pack");
+  run_packs(packs, stop);
   for (const auto& reduction : reductions) {
     reduction->end_evaluation();
     reduction->close();
   }
   parts_.task.finalize();
   events_->trigger(kInferenceFinished, {});
-  if (!last.stops) return TrainingOutcome::kFinished;
-  context_.log().warning("stopped after pack ", schedule_.current_step(), last.signal != 0 ? " as asked" : "",
-                         stop_.why() ? cat(": ", *stop_.why()) : "");
-  stop_.reset();
-  if (last.signal == 0) return TrainingOutcome::kStopped;
-  context_.stopped_by(last.signal);
-  return TrainingOutcome::kInterrupted;
+  return stop.outcome(context_.log(), /*is_done=*/!stop.stops());
 }
 
-// Returns what ended the packs: the end of the data or of the schedule, or a rank that asks to stop.
-EvenPack InferenceBase::run_packs(EvenPacks& packs) {
+// Runs packs until the end of the data or of the schedule, or until a rank asks to stop.
+void InferenceBase::run_packs(EvenPacks& packs, StopDecision& stop) {
   const InterruptScope interrupt;
   const bool knows_total = schedule_.total_steps() < std::numeric_limits<std::int64_t>::max();
   ProgressBar bar({.label = "infer",
@@ -148,17 +143,14 @@ EvenPack InferenceBase::run_packs(EvenPacks& packs) {
                    .initial = schedule_.current_step()});
   StepProfiler profiler(config_.profiling, context_);
   const InferenceStep step{.schedule = schedule_, .stop = stop_};
-  EvenPack ended{.pack = {}, .is_end = true};
   while (!schedule_.is_done()) {
     const std::int64_t index = schedule_.current_step();
     profiler.begin_step(index);
     const Clock::time_point start = Clock::now();
     events_->trigger(kInferenceStepPre, step);
     EvenPack next = packs.next({.signal = interrupt.signal(), .asks_to_stop = stop_.why().has_value()});
-    if (next.stops || next.is_end) {
-      ended = std::move(next);
-      break;
-    }
+    stop.take(next.stops, next.signal);
+    if (next.stops || next.is_end) break;
     std::int64_t num_tokens = 0;
     for (std::size_t i = 0; i < next.pack.num_counted; ++i) num_tokens += next.pack.microbatches[i]->num_tokens;
     events_->run_between(kInferenceForwardPre, kInferenceForwardPost, step,
@@ -178,7 +170,6 @@ EvenPack InferenceBase::run_packs(EvenPacks& packs) {
   save_if_due(/*is_last=*/true);
   profiler.finish();
   bar.finish();
-  return ended;
 }
 
 // Collective. Position and states, never weights.

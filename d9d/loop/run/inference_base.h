@@ -13,7 +13,7 @@
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/config/trainer_config.h"
-#include "d9d/loop/run/training_run.h"
+#include "d9d/loop/run/stop_decision.h"
 #include "d9d/loop/step/even_packs.h"
 #include "d9d/loop/step/inference_binding.h"
 #include "d9d/loop/task/event_bus.h"
@@ -54,7 +54,7 @@ class InferenceBase {
  private:
   void build_stages();
   void load_position();
-  [[nodiscard]] EvenPack run_packs(EvenPacks& packs);
+  void run_packs(EvenPacks& packs, StopDecision& stop);
   void save_if_due(bool is_last);
 
   const DistContext& context_;
