@@ -201,6 +201,18 @@ struct FreezingTask final : d9d::LanguageModelTask {
   }
 };
 
+// docs/training.md
+void use_the_devices() {}
+
+void lend_devices(d9d::TrainerBase& trainer) {
+  trainer.events().subscribe(d9d::kTrainStepPost, [&](const d9d::TrainStep& step) {
+    if ((step.schedule.current_step() + 1) % 10 != 0) return;
+    trainer.sleep({d9d::SleepTag::kTensorStates, d9d::SleepTag::kComms});
+    use_the_devices();
+    trainer.wake();
+  });
+}
+
 // docs/debugging.md
 class ActivationStatistics final : public d9d::ModuleHook {
  public:

@@ -152,6 +152,8 @@ EvaluationsOfStep Evaluations::run_due(GradientManager& gradients, StepLog& log,
 
 int Evaluations::evaluate(const std::string& name, Set& set, GradientManager& gradients,
                           const InterruptScope& interrupt) {
+  job_.offloads->check_awake("evaluate");
+  const OffloadList::InUse in_use(*job_.offloads, "an evaluation runs");
   const at::NoGradGuard no_grad;  // not InferenceMode, whose tensors later training steps could not use
   const EvalScope eval(job_.stages);
   const RandomNumbersOfTraining numbers(job_);

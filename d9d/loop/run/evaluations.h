@@ -46,6 +46,8 @@ class Evaluations {
   // trainer.evaluation.<set>.best names no metric.
   Evaluations(TrainingJob& job, AnyTask& task, AnyModelProvider& model, const EvaluationPacks& packs,
               PackReader& training);
+  Evaluations(const Evaluations&) = delete;
+  Evaluations& operator=(const Evaluations&) = delete;
 
   // Whether an evaluation is due after the steps that are done; the same on all ranks.
   [[nodiscard]] bool are_due() const;
@@ -75,6 +77,10 @@ class Evaluations {
   const SideStream side_;
   std::map<std::string, Set> sets_;
   MetricMap losses_;  // of the running evaluation, as EvaluationParts::losses
+  OffloadHooks asleep_{[this] {
+    if (executor_) executor_->close();
+  }};
+  const OffloadList::Membership membership_ = job_.offloads->add(asleep_, {SleepTag::kTensorStates, SleepTag::kComms});
 };
 
 }  // namespace d9d

@@ -12,7 +12,12 @@ namespace d9d {
 
 TrainerBase::TrainerBase(const DistContext& context, const TrainerConfig& config, const JobParts& parts,
                          std::unique_ptr<TaskBinding> binding)
-    : parts_(parts), binding_(std::move(binding)), builder_(context, parts_, *binding_), job_(builder_.build(config)) {
+    : parts_(parts),
+      binding_(std::move(binding)),
+      builder_(context, parts_, *binding_),
+      job_(builder_.build(config)),
+      sleep_(context, *job_.offloads, job_.stages, job_.config.timeout) {
+  sleep_.add_optimizer(job_.optimizer);
   builder_.load_state(job_);
   job_.events->trigger(kTrainOptimizerReady, {.optimizer = job_.optimizer});
   job_.events->trigger(kTrainLRSchedulerReady, {.lr_scheduler = job_.lr_scheduler});
@@ -32,7 +37,20 @@ TrainingOutcome TrainerBase::train() {
   }
 }
 
+void TrainerBase::sleep(const SleepTags& tags) {
+  sleep_.sleep(tags, [&](const SleepTags& due, const std::function<void()>& body) {
+    job_.events->run_between(kTrainSleepPre, kTrainSleepPost, {.tags = due}, body);
+  });
+}
+
+void TrainerBase::wake(const SleepTags& tags) {
+  sleep_.wake(tags, [&](const SleepTags& due, const std::function<void()>& body) {
+    job_.events->run_between(kTrainWakePre, kTrainWakePost, {.tags = due}, body);
+  });
+}
+
 TrainingOutcome TrainerBase::train_and_finalize() {
+  job_.offloads->check_awake("train");
   job_.hparams = hparams_of(parts_);
   MicrobatchRunner runner(job_, parts_.task, builder_.packs());
   Evaluations evaluations(job_, parts_.task, parts_.model, builder_.evaluation_packs(), builder_.packs());
@@ -45,6 +63,7 @@ TrainingOutcome TrainerBase::train_and_finalize() {
 }
 
 void TrainerBase::export_to(const std::filesystem::path& directory) {
+  job_.offloads->check_awake("export its model");
   export_model(job_, parts_.model.prepare_export(*job_.module), directory);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "d9d/loop/run/job_builder.h"
+#include "d9d/loop/run/job_sleep.h"
 #include "d9d/loop/run/training_run.h"
 #include "d9d/loop/step/step_graphs.h"
 #include "d9d/loop/step/task_binding.h"
@@ -27,6 +28,26 @@ class TrainerBase {
 
   // Local. Ends train() on all ranks as StopRequest::request() does; handlers of events have TrainStep::stop.
   void request_stop(std::string why) { job_.stop->request(std::move(why)); }
+
+  // Collective, between steps: outside of train(), or in its handlers of train.step.post, train.step.pre, train.ready
+  // and of evaluations. Gives back what the job holds under these tags, so that another program can use the devices:
+  //
+  //   tensor_states   all tensors move to the host or are freed: parameters, buffers, state of the optimiser, gathered
+  //                   parameters, gradients, CUDA graphs, inboxes of pipelines, memory that the allocator caches
+  //   comms           communicators close their connections and free their memory
+  //
+  // Tags that sleep already are left out. sleep() and wake() keep all tensor objects and communicators, and training
+  // continues as if it had not slept, bit for bit. Throws StateError on all ranks, and changes nothing, if the ranks
+  // pass different tags or if one of them cannot: a step runs, or its host memory is full. trainer.timeout.init_timeout
+  // applies. What stays: packs of data that were read ahead, metrics, the CUDA context.
+  void sleep(const SleepTags& tags = default_sleep_tags());
+  // Collective. Takes back what sleeps under these tags. If the memory of a device does not suffice on some rank, throws
+  // on all ranks, and the tags sleep on: free memory and call it again. While communicators sleep on, waking
+  // tensor_states is local.
+  void wake(const SleepTags& tags = {SleepTag::kTensorStates, SleepTag::kComms});
+  [[nodiscard]] bool is_sleeping(SleepTag tag) const { return job_.offloads->asleep().contains(tag); }
+  // The parts that sleep with the job. A part of a program's own that holds device memory joins here.
+  [[nodiscard]] OffloadList& offloads() const { return *job_.offloads; }
 
   // Collective. Writes the model as ModelProvider::prepare_export() specifies, see write_model_state(). Called before
   // train(), it exports the model as the constructor built it or loaded it from the newest checkpoint.
@@ -55,6 +76,7 @@ class TrainerBase {
   const std::unique_ptr<TaskBinding> binding_;
   JobBuilder builder_;
   TrainingJob job_;
+  JobSleep sleep_;
   GraphCounts graph_counts_;
 };
 

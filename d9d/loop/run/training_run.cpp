@@ -71,7 +71,7 @@ class TrainingRun {
     log_.announce(gradients_);
     set_timeout(job_.config.timeout.init_timeout);
     job_.events->trigger(kTrainReady, {.run = log_.run()});
-    stop_.begin();
+    stop_.begin(handlers_that_may_stop());
     evaluate_at_start();
     while (!job_.schedule.is_done() && !stop_.stops()) {
       const std::int64_t index = job_.schedule.current_step();
@@ -95,11 +95,18 @@ class TrainingRun {
  private:
   void set_timeout(std::int64_t seconds) const { job_.context.set_timeout(std::chrono::seconds(seconds)); }
 
+  StopDecision::Handlers handlers_that_may_stop() const {
+    const EventBus& events = *job_.events;
+    return {.after_step = events.has_handlers(kTrainStepPost),
+            .of_evaluation = !job_.config.evaluation.empty() &&
+                             (events.has_handlers(kTrainEvaluationPre) || events.has_handlers(kTrainEvaluationPost))};
+  }
+
   StepReport run_whole_step(std::int64_t index) {
     const NamedRange range([&] { return cat("step ", index); });
     StepReport report = run_step();
     log_.write(report);
-    stop_.take(report.votes);
+    stop_.take(report.votes.stops, report.votes.signal);
     end_step(report);
     return report;
   }
@@ -120,6 +127,8 @@ class TrainingRun {
   StepReport run_step() {
     saves_.wait_for_copies_before_handlers();
     job_.events->trigger(kTrainStepPre, step_);
+    job_.offloads->check_awake("train a step");
+    const OffloadList::InUse in_use(*job_.offloads, "a step runs");
     if (!was_evaluating_) was_evaluating_ = warn_of_evaluation(job_.stages, job_.context, job_.schedule.current_step());
     const Clock::time_point start = Clock::now();
     D9D_CHECK(fetch(), StateError, "[loop::training] expected data for ", job_.schedule.total_steps(),
@@ -179,6 +188,7 @@ class TrainingRun {
     gradients_.reset();
     if (job_.schedule.should_do_action(job_.config.gc.period_steps)) malloc_trim(0);
     job_.events->trigger(kTrainStepPost, finished_step(step_, report));
+    job_.offloads->check_awake("go on after the handlers of train.step.post");
     stop_.ask_after_step();
     job_.schedule.advance();
     const bool is_best = evaluate().is_best;
@@ -193,7 +203,7 @@ class TrainingRun {
     if (stop_.signal() != 0 || !evaluations_.are_due()) return {};
     EvaluationsOfStep done;
     longer_than_a_step([&] { done = evaluations_.run_due(gradients_, log_, interrupt_); });
-    stop_.take_signal(done.signal);
+    stop_.take(/*stops=*/false, done.signal);
     return done;
   }
 
@@ -222,9 +232,11 @@ class TrainingRun {
   StepLog log_;
   StepProfiler profiler_{job_.config.profiling, job_.context};
   GradientManager gradients_;
+  OffloadHooks gradients_asleep_{[this] { gradients_.close(); }};
+  const OffloadList::Membership gradients_membership_ = job_.offloads->add(gradients_asleep_);
   JobSaves saves_{job_};
   const InterruptScope interrupt_;
-  StopDecision stop_{job_};
+  StopDecision stop_{job_.context, job_.schedule, *job_.stop, "step"};
   bool has_stepped_ = false;
   bool was_evaluating_ = false;
   FirstUpdate first_update_;

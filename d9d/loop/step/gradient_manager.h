@@ -133,7 +133,7 @@ class GradientManager {
   void reset();
   // Local. Does the work of reset() after an exception in a step, when gradients are incomplete.
   void abandon();
-  // Collective. Called after the last step: calls GradientReduction::close().
+  // Collective. Called after the last step, and before the job goes to sleep: calls GradientReduction::close().
   void close();
 
  private:

@@ -40,6 +40,11 @@ MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, 
   if (job.config.cuda_graph) graphs_.emplace(*job.config.cuda_graph, cuda_graphs(device), device, *job.module);
 }
 
+void MicrobatchRunner::free_memory() {
+  if (graphs_) graphs_->clear();
+  executor_.close();
+}
+
 GraphCounts MicrobatchRunner::graph_counts() const { return graphs_ ? graphs_->counts() : GraphCounts(); }
 
 std::int64_t MicrobatchRunner::num_next() const { return static_cast<std::int64_t>(packs_.num_next().value_or(0)); }

@@ -31,6 +31,8 @@ class MicrobatchRunner {
  public:
   // Collective over the ranks of a pipeline. All arguments are borrowed.
   MicrobatchRunner(const TrainingJob& job, const AnyTask& task, PackReader& packs);
+  MicrobatchRunner(const MicrobatchRunner&) = delete;
+  MicrobatchRunner& operator=(const MicrobatchRunner&) = delete;
 
   // Fetches the next pack; false at the end of the data.
   [[nodiscard]] bool fetch();
@@ -52,6 +54,7 @@ class MicrobatchRunner {
   [[nodiscard]] FirstPack first_pack() const;
   std::int64_t build_inputs();
   void check_order();
+  void free_memory();  // collective over the ranks of a pipeline
 
   const TrainingJob& job_;
   const AnyTask& task_;
@@ -64,6 +67,9 @@ class MicrobatchRunner {
   bool is_first_step_ = true;
   std::optional<FirstStep> first_step_;  // only during the first step
   std::optional<StepGraphs> graphs_;     // set if trainer.cuda_graph is
+  // Graphs may have captured communication, so they are dropped with the communicators too.
+  OffloadHooks asleep_{[this] { free_memory(); }};
+  const OffloadList::Membership membership_ = job_.offloads->add(asleep_, {SleepTag::kTensorStates, SleepTag::kComms});
 };
 
 }  // namespace d9d

@@ -62,6 +62,8 @@ class StepGraphs {
   // The run must end before a later run with a graph begins.
   [[nodiscard]] StepGraph* begin(std::span<const std::unique_ptr<AnyMicrobatch>> run,
                                  const std::vector<std::vector<bool>>& received);
+  // Drops all graphs and their memory: every kind starts over. Called between steps.
+  void clear() { kinds_.clear(); }
   // Called after the last run of a step. Kinds that first occurred in the same step are captured in the same step.
   void end_step() { kinds_.end_step(); }
 

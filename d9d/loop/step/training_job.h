@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/core/dist_context/dist_context.h"
+#include "d9d/core/offload/offload_list.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/loop/step/microbatch.h"
 #include "d9d/loop/step/spike_limits.h"
@@ -68,8 +69,9 @@ struct TrainingJob {
   // By the names of trainer.evaluation.
   std::map<std::string, EvaluationHistory> evaluations = {};
   const std::shared_ptr<StopRequest> stop = std::make_shared<StopRequest>();
-  const std::optional<double> flops_per_token = {};  // AnyModelProvider::flops_per_token()
-  const std::shared_ptr<const Tracker> tracker;      // a custom one, beside the configured one; null: none
+  const std::shared_ptr<OffloadList> offloads = std::make_shared<OffloadList>();  // parts that sleep with the job
+  const std::optional<double> flops_per_token = {};                               // AnyModelProvider::flops_per_token()
+  const std::shared_ptr<const Tracker> tracker;  // a custom one, beside the configured one; null: none
 };
 
 }  // namespace d9d

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "d9d/core/dist_context/dist_context.h"
+#include "d9d/core/offload/offload.h"
 #include "d9d/data/pack/pack_stream.h"
 #include "d9d/loop/task/event_bus.h"
 #include "d9d/loop/task/job_schedule.h"
@@ -69,6 +70,9 @@ struct CheckpointEvent {
   std::int64_t step;  // number of steps that were done
   const std::filesystem::path& folder;
 };
+struct TrainSleep {
+  SleepTags tags;  // those that begin to sleep, or wake
+};
 struct TrainFailed {
   const std::exception& error;
 };
@@ -106,6 +110,13 @@ inline constexpr Event<FinishedEvaluation> kTrainEvaluationPost{"train.evaluatio
 // Triggered on all ranks in the step in which they learn that a checkpoint is complete on disk, after the votes of that
 // step (rank_votes.h). For the last checkpoint of a run, triggered at the end of the run.
 inline constexpr Event<CheckpointEvent> kTrainCheckpointSaved{"train.checkpoint.saved"};
+// Triggered before and after the job goes to sleep, and before and after it wakes (Trainer::sleep, wake): not if it
+// sleeps, or is awake, already. Between kTrainSleepPost and kTrainWakePost tensors cannot be used, nor, if `comms`
+// sleeps, communicators.
+inline constexpr Event<TrainSleep> kTrainSleepPre{"train.sleep.pre"};
+inline constexpr Event<TrainSleep> kTrainSleepPost{"train.sleep.post"};
+inline constexpr Event<TrainSleep> kTrainWakePre{"train.wake.pre"};
+inline constexpr Event<TrainSleep> kTrainWakePost{"train.wake.post"};
 // Triggered on a rank whose Trainer::train() ends with an exception, which is then rethrown. Other ranks may have
 // failed or may be waiting for this one, so a handler must not communicate. Exceptions of the handler are ignored.
 inline constexpr Event<TrainFailed> kTrainFailed{"train.failed"};

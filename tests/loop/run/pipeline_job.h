@@ -82,6 +82,7 @@ struct PipelineJob {
   std::optional<Dtype> gradient_dtype = {};
   bool is_on_gpu = false;  // one rank, in this process
   bool has_graphs = false;
+  SleepTags sleeps = {};  // the job sleeps before train(), after each step and after train(); empty: never
   // Called with each stage that the provider has built, including measured ones; null: nothing.
   std::function<void(const PipelineStageInfo&, Module&)> on_stage = nullptr;
   std::function<void(LossResult&)> on_loss = nullptr;  // called with each loss of the last stage
@@ -381,7 +382,16 @@ inline Trained train(const PipelineJob& job) {
                                          .evaluation = evaluation_sets,
                                          .tracker = nullptr,
                                          .pipeline_schedule = custom_schedule});
+    const auto sleep_and_wake = [&] {
+      trainer.sleep(job.sleeps);
+      trainer.wake();
+    };
+    if (!job.sleeps.empty()) {
+      sleep_and_wake();
+      trainer.events().subscribe(kTrainStepPost, [&](const auto&) { sleep_and_wake(); });
+    }
     ASSERT_EQ(trainer.train(), TrainingOutcome::kFinished);
+    if (!job.sleeps.empty()) sleep_and_wake();
     if (!job.export_to.empty()) trainer.export_to(folder() / job.export_to);
     std::vector<std::map<std::string, at::Tensor>> whole;  // of each stage
     for (const auto& stage : trainer.stages()) whole.push_back(stage->full_state_dict());

@@ -73,7 +73,7 @@ class Task : public TrainTask<Types> {
   LossResult compute_loss(const Output& output, State& state, const JobSchedule& schedule) override {
     log.emplace_back("loss");
     D9D_CHECK(schedule.current_step() != throws_at_step, UsageError, "[toy] the task throws.");
-    output.register_hook([this](const at::Tensor&) { log.emplace_back("backward"); });
+    if (output.requires_grad()) output.register_hook([this](const at::Tensor&) { log.emplace_back("backward"); });
     state.output = output;
     const at::Tensor weight = state.batch.weights.sum();
     const at::Tensor errors = (output - state.batch.y).square() * state.batch.weights;

@@ -49,6 +49,14 @@ struct Listener {
     }
     listen(events, kTrainStepPost, [](const TrainStep& step) { return cat(" ", step.schedule.current_step()); });
     listen(events, kTrainFinished, [](const TrainFinished&) { return ""; });
+    listen(events, kTrainEvaluationPre,
+           [](const auto& event) { return cat(" ", event.set, " after ", event.schedule.current_step()); });
+    listen(events, kTrainEvaluationPost,
+           [](const auto& event) { return cat(" ", event.set, " after ", event.schedule.current_step()); });
+    listen(events, kTrainCheckpointSaved, [](const CheckpointEvent& saved) { return cat(" ", saved.step); });
+    for (const auto& event : {kTrainSleepPre, kTrainSleepPost, kTrainWakePre, kTrainWakePost}) {
+      listen(events, event, [](const TrainSleep& sleep) { return cat(" ", sleep.tags.size()); });
+    }
   }
   toy::Log* log;
 };
@@ -128,6 +136,48 @@ TEST(TrainEvents, Come_in_order_with_their_contexts) {
                           "train.step.post 1",  //
                           "finalize", "train.finished"));
   EXPECT_EQ(Job::logged().at(0).at("from_a_handler"), 1.0);
+}
+
+// The order of the reference, with what it lacks: evaluations, checkpoints and sleep.
+TEST(TrainEvents, Of_a_job_that_evaluates_saves_and_sleeps_come_in_order) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "d9d_order_of_events";
+  std::filesystem::remove_all(folder);
+  Job job({{samples(0, 1)}, {samples(1, 2)}});
+  job.config.checkpointing.save_dir = folder.string();
+  job.config.checkpointing.period_steps = {EverySteps{2}};
+  job.config.evaluation["unseen"] = {.period_steps = {EverySteps{1}}};
+  toy::Provider unseen;
+  unseen.packs = {{samples(5, 1)}};
+  ListeningTask task;
+  Trainer<toy::Types> trainer(job.context, job.config,
+                              {.task = task,
+                               .model = job.provider,
+                               .data = job.provider,
+                               .optimizer = *job.optimizer,
+                               .lr_scheduler = job.lr_scheduler,
+                               .evaluation = {{"unseen", &unseen}}});
+  trainer.events().subscribe(kTrainStepPost, [&](const FinishedStep& step) {
+    if (step.schedule.current_step() > 0) return;
+    trainer.sleep({SleepTag::kTensorStates, SleepTag::kComms});
+    trainer.wake();
+  });
+  task.log.clear();  // the configuration is tested above
+  EXPECT_EQ(trainer.train(), TrainingOutcome::kFinished);
+  EXPECT_THAT(task.log,
+              ElementsAre("train.ready",  //
+                          "train.step.pre 0", "train.forward_backward.pre 0", "build", "loss", "backward", "metrics",
+                          "train.forward_backward.post 0", "train.optimizer_step.pre 0", "train.optimizer_step.post 0",
+                          "train.step.post 0",                                                                 //
+                          "train.sleep.pre 2", "train.sleep.post 2", "train.wake.pre 2", "train.wake.post 2",  //
+                          "train.evaluation.pre unseen after 1", "build", "loss", "metrics",
+                          "train.evaluation.post unseen after 1",  //
+                          "train.step.pre 1", "train.forward_backward.pre 1", "build", "loss", "backward", "metrics",
+                          "train.forward_backward.post 1", "train.optimizer_step.pre 1", "train.optimizer_step.post 1",
+                          "train.step.post 1",  //
+                          "train.evaluation.pre unseen after 2", "build", "loss", "metrics",
+                          "train.evaluation.post unseen after 2", "train.checkpoint.saved 2",  //
+                          "finalize", "train.finished"));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(TrainEvents, The_last_of_a_step_has_its_numbers) {
