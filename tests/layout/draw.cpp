@@ -165,6 +165,10 @@ Layout draw_layout(const LayoutJob& job) {
   layout.grad_dtype = one_in(8) ? std::optional(any_of<Dtype>({Dtype::kFloat64, Dtype::kFloat32})) : std::nullopt;
   layout.bucket_size_mb = one_in(2) ? 0 : 32;
   layout.renews_manager = one_in(6);
+  if (one_in(5)) {
+    using enum SleepTag;
+    layout.sleeps = any_of<SleepTags>({{kTensorStates}, {kComms}, {kTensorStates, kComms}});
+  }
   const bool counts = job.balances_by_bias || job.starves_experts || has_buffer(job);  // which is not undone
   layout.abandons = !counts && num_stages(layout) == 1 && one_in(6);
   return layout;

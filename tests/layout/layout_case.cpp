@@ -15,6 +15,7 @@
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/loop/checkpoint/job_state.h"
 #include "d9d/loop/checks/equal_microbatches.h"
+#include "d9d/loop/run/job_sleep.h"
 #include "d9d/loop/step/gradient_manager.h"
 #include "d9d/loop/step/local_stages.h"
 #include "d9d/modules/mixed_precision.h"
@@ -77,12 +78,11 @@ class RankJob {
   RankJob(const DistContext& context, const LayoutJob& job, const Layout& layout, Mutation mutation, PhaseOfRank& phase)
       : context_(context), job_(job), layout_(layout), mutation_(mutation), phase_(phase) {
     const StagePlacement placement = schedule_of(config_of(layout.schedule)).placement(layout.mesh.pipeline_parallel);
-    std::vector<std::shared_ptr<Module>> stages;
     for (const StageIndex index : placement.stages_of(context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))) {
       models_.push_back(make_stage({.num_stages = placement.num_stages(), .current_stage = index.value}));
-      stages.push_back(models_.back().shared());
+      stages_.push_back(models_.back().shared());
     }
-    module_ = local_stages(stages);
+    module_ = local_stages(stages_);
     clock_->num_ranks = positions_and_slices().num_ranks();
     module_->set_random_clock(clock_);
     if (job.starves_experts) starve_experts();
@@ -102,6 +102,11 @@ class RankJob {
                          .placements = parameter->placements()});
     }
     TestOptimizer optimizer(trained, job_.update_rule);
+    OffloadHooks work([&] {
+      manager->close();
+      if (executor_) executor_->close();
+    });
+    const auto membership = offloads_.add(work, {SleepTag::kTensorStates, SleepTag::kComms});
     EqualMicrobatches equal_microbatches(context_, *module_);
     if (mutation_ == Mutation::kUnequalUnseen) context_.set_timeout(std::chrono::seconds(1));  // ranks wait for ever
     const DeviceMesh& all = context_.mesh(MeshDomain::kBatch);
@@ -122,6 +127,7 @@ class RankJob {
       module_->finish_step(report.is_usable ? StepOutcome::kUpdated : StepOutcome::kSkipped);
       manager->reset();
       if (layout_.renews_manager) renew(manager, config);
+      if (!layout_.sleeps.empty()) sleep_and_wake();
     }
     if (part.end < job_.num_steps) CheckpointDirectory(part.folder, all).save(part.end, state, {});
     for (const auto& [name, parameter] : module_->named_parameters()) shared.parameters.add(name, parameter->dtensor());
@@ -144,9 +150,19 @@ class RankJob {
 
   void renew(std::optional<GradientManager>& manager, const GradientManagerConfig& config) const {
     manager.reset();
-    std::vector<std::shared_ptr<Module>> stages;
-    for (const auto& model : models_) stages.push_back(model.shared());
-    manager.emplace(context_, *module_, config, GradientClippingConfig{}, GradientMemory::kOfStep, stages);
+    manager.emplace(context_, *module_, config, GradientClippingConfig{}, GradientMemory::kOfStep, stages_);
+  }
+
+  void sleep_and_wake() {
+    const auto around = [](const SleepTags&, const std::function<void()>& body) { body(); };
+    const TimeoutConfig timeout;
+    JobSleep sleep(context_, offloads_, stages_, timeout);
+    sleep.sleep(layout_.sleeps, around);
+    sleep.wake(layout_.sleeps, around);
+    if (mutation_ == Mutation::kLostAsleep && context_.is_main_process()) {
+      const at::NoGradGuard no_grad;
+      for (const auto& [name, parameter] : module_->named_parameters()) parameter->stored().zero_();
+    }
   }
 
   DeviceMesh positions_and_slices() const { return context_.mesh(MeshDomain::kBatch).slice({"cp", "tp"}); }
@@ -269,8 +285,10 @@ class RankJob {
   const Rows rows_ = {.positions = context_.mesh(MeshDomain::kBatch).slice({"cp"}),
                       .are_padded = layout_.pads,
                       .padding_is_data = mutation_ == Mutation::kPaddingCounted};
-  std::vector<ModulePtr<LayoutModel>> models_;  // of the rank's stages
-  std::shared_ptr<Module> module_;              // of all of them
+  std::vector<ModulePtr<LayoutModel>> models_;   // of the rank's stages
+  std::vector<std::shared_ptr<Module>> stages_;  // the same
+  OffloadList offloads_;
+  std::shared_ptr<Module> module_;  // of all of them
   std::optional<PipelineExecutor> executor_;
 };
 

@@ -164,6 +164,13 @@ template <class Value>
 std::string source(const std::optional<Value>& value) {
   return value ? source(*value) : "std::nullopt";
 }
+std::string source(const SleepTags& tags) {
+  std::string text;
+  for (const SleepTag tag : tags) {
+    text += cat(text.empty() ? "" : ", ", source_of("SleepTag", {"kTensorStates", "kComms"}, tag));
+  }
+  return cat("{", text, "}");
+}
 std::string source(const std::vector<Head>& heads) {
   std::string text;
   for (const Head head : heads) text += cat(text.empty() ? "" : ", ", source(head));
@@ -277,6 +284,7 @@ std::string source(const Layout& layout) {
       .member("bucket_size_mb", &Layout::bucket_size_mb)
       .member("renews_manager", &Layout::renews_manager)
       .member("abandons", &Layout::abandons)
+      .member("sleeps", &Layout::sleeps)
       .text();
 }
 

@@ -15,6 +15,7 @@
 
 #include "d9d/base/dtype.h"
 #include "d9d/core/mesh/device_mesh_parameters.h"
+#include "d9d/core/offload/offload.h"
 #include "d9d/parallelism/fsdp/fsdp_config.h"
 #include "d9d/pipelining/schedules/pipeline_schedule_config.h"
 
@@ -148,6 +149,7 @@ struct Layout {
   bool renews_manager = false;       // makes a new gradient manager after each step
   // Abandons a microbatch before each step: in the first step after its forward, then after its backward.
   bool abandons = false;
+  SleepTags sleeps = {};  // the job sleeps after each step; empty: never
 };
 
 struct LayoutCase {

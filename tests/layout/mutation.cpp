@@ -73,6 +73,8 @@ class MutatedCommunicator final : public Communicator {
   void throw_if_rank_is_gone() override { whole_->throw_if_rank_is_gone(); }
   void set_timeout(std::chrono::milliseconds timeout) override { whole_->set_timeout(timeout); }
   void abort(const std::string& reason) override { whole_->abort(reason); }
+  void disconnect() override { whole_->disconnect(); }
+  void reconnect() override { whole_->reconnect(); }
 
  private:
   std::shared_ptr<Communicator> whole_;
@@ -136,6 +138,7 @@ constexpr Description kDescriptions[] = {
     {Mutation::kMessageStale, "message_stale", "a stage gets the message before instead of the second"},
     {Mutation::kMessageRounded, "message_rounded", "a stage gets hidden states that were rounded to float32"},
     {Mutation::kAuxiliaryOfStage, "auxiliary_of_stage", "a stage forgets the auxiliary loss of the layers before it"},
+    {Mutation::kLostAsleep, "lost_asleep", "a rank's parameters lose their values while the job sleeps"},
     {Mutation::kAnnouncedDtype, "announced_dtype", "a stage announces hidden states of the other of mixed dtypes"},
 };
 
@@ -175,6 +178,7 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   if (mutation == Mutation::kTiedDropped) return mesh.pipeline_parallel > 1 && job.ties_embeddings;
   if (mutation == Mutation::kMessageStale) return mesh.pipeline_parallel > 1;
   if (mutation == Mutation::kMessageRounded) return num_stages(layout) > 1 && !is_rounded_to_float(drawn);
+  if (mutation == Mutation::kLostAsleep) return !layout.sleeps.empty() && job.num_steps > 1;
   if (mutation == Mutation::kAnnouncedDtype) return num_stages(layout) > 1 && job.is_mixed;
   if (mutation == Mutation::kAuxiliaryOfStage) {
     return num_stages(layout) > 1 && has_experts(job) && job.balances_by_loss;

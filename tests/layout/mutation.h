@@ -36,6 +36,7 @@ enum class Mutation : std::uint8_t {
   kMessageStale,       // a stage gets a message of the one before it a second time instead of the next
   kMessageRounded,     // a stage gets hidden states that were rounded to float32
   kAuxiliaryOfStage,   // a stage forgets the auxiliary loss of the layers before it
+  kLostAsleep,         // a rank's parameters lose their values while the job sleeps
   kAnnouncedDtype,     // a stage of a job of mixed dtypes announces hidden states of the other one
 };
 [[nodiscard]] const char* name_of(Mutation mutation);

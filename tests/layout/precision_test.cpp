@@ -11,8 +11,8 @@
 namespace d9d::test::precision_test {
 namespace {
 
-constexpr Layout kHybrid = {.mesh = {.data_parallel_replicate = 2, .data_parallel_shard = 2}};
-constexpr Layout kExperts = {.mesh = {.data_parallel_shard = 4, .expert_parallel = 2}};
+const Layout kHybrid = {.mesh = {.data_parallel_replicate = 2, .data_parallel_shard = 2}};
+const Layout kExperts = {.mesh = {.data_parallel_shard = 4, .expert_parallel = 2}};
 
 TEST(Float32Layouts, Have_the_losses_and_gradients_of_one_rank) {
   for (const DecoderFamily& family : decoder_families()) {
