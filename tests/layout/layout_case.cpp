@@ -157,6 +157,7 @@ class RankJob {
     const auto around = [](const SleepTags&, const std::function<void()>& body) { body(); };
     const TimeoutConfig timeout;
     JobSleep sleep(context_, offloads_, stages_, timeout);
+    sleep.add_stages();
     sleep.sleep(layout_.sleeps, around);
     sleep.wake(layout_.sleeps, around);
     if (mutation_ == Mutation::kLostAsleep && context_.is_main_process()) {

@@ -94,8 +94,7 @@ class OffloadList {
   // the job sleeps.
   [[nodiscard]] Membership add(Offloadable& part, SleepTags tags = default_sleep_tags());
 
-  // Offloads the awake parts that have one of `due`, those that were added last first. Throws StateError while tensors
-  // are in use.
+  // Offloads the awake parts that have one of `due`, those that were added last first.
   void offload(const SleepTags& due, const OffloadContext& context);
   // Onloads the parts that have no tag which sleeps besides `due`, those that were added first first. If a part throws,
   // onload() may be called again, and continues with that part.
@@ -106,7 +105,7 @@ class OffloadList {
   // Throws StateError unless all parts are awake. what: "train a step".
   void check_awake(const std::string& what) const;
 
-  // While it lives, tensors of the parts are in use, and offload() throws. why: "a step runs".
+  // While it lives, tensors of the parts are in use, so the job cannot sleep. why: "a step runs".
   class InUse {
    public:
     InUse(OffloadList& list, std::string why) : list_(list) { list_.in_use_ = std::move(why); }

@@ -79,6 +79,8 @@ InferenceBase::InferenceBase(const DistContext& context, const InferenceConfig& 
   packs_->stream().start();
   build_stages();
   executor_ = std::make_unique<PipelineExecutor>(context_, forwards_on(placement_));
+  sleep_.add_stages();
+  executor_membership_ = offloads_.add(executor_asleep_, {SleepTag::kTensorStates, SleepTag::kComms});
 }
 
 InferenceBase::~InferenceBase() = default;
@@ -112,7 +114,17 @@ void InferenceBase::load_position() {
   events_->trigger(kInferenceCheckpointLoaded, {.step = saved->step(), .folder = saved->folder()});
 }
 
+void InferenceBase::sleep(const SleepTags& tags) {
+  sleep_.sleep(tags, [](const SleepTags&, const std::function<void()>& body) { body(); });
+}
+
+void InferenceBase::wake(const SleepTags& tags) {
+  sleep_.wake(tags, [](const SleepTags&, const std::function<void()>& body) { body(); });
+}
+
 TrainingOutcome InferenceBase::infer() {
+  offloads_.check_awake("infer");
+  const OffloadList::InUse in_use(offloads_, "packs run");
   const at::NoGradGuard no_grad;
   const EvalScope eval(modules_);
   std::vector<std::shared_ptr<GradientReduction>> reductions;

@@ -13,6 +13,7 @@
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/config/trainer_config.h"
+#include "d9d/loop/run/job_sleep.h"
 #include "d9d/loop/run/stop_decision.h"
 #include "d9d/loop/step/even_packs.h"
 #include "d9d/loop/step/inference_binding.h"
@@ -34,6 +35,12 @@ class InferenceBase {
   // Collective. Runs the packs that are left, then InferenceTask::finalize(). The outcomes are those of training: after
   // a signal or a StopRequest the running pack is processed and the position saved.
   TrainingOutcome infer();
+
+  // Collective, outside of infer(). Do what TrainerBase::sleep() and wake() say, for the model and the communicators.
+  void sleep(const SleepTags& tags = default_sleep_tags());
+  void wake(const SleepTags& tags = {SleepTag::kTensorStates, SleepTag::kComms});
+  [[nodiscard]] bool is_sleeping(SleepTag tag) const { return offloads_.asleep().contains(tag); }
+  [[nodiscard]] OffloadList& offloads() { return offloads_; }
 
   // Local. Ends infer() on all ranks as StopRequest::request() does.
   void request_stop(std::string why) { stop_.request(std::move(why)); }
@@ -71,6 +78,10 @@ class InferenceBase {
   std::vector<std::shared_ptr<Module>> modules_;  // of stages_
   RandomClockPtr clock_;
   std::unique_ptr<PipelineExecutor> executor_;
+  OffloadList offloads_;
+  JobSleep sleep_{context_, offloads_, modules_, config_.timeout};  // the constructor's body adds the parts
+  OffloadHooks executor_asleep_{[this] { executor_->close(); }};
+  OffloadList::Membership executor_membership_;
   std::int64_t saved_step_ = -1;  // of the last position that was saved
 };
 

@@ -70,7 +70,9 @@ std::string text_of(const SleepTags& tags) {
 
 JobSleep::JobSleep(const DistContext& context, OffloadList& parts, const std::vector<std::shared_ptr<Module>>& stages,
                    const TimeoutConfig& timeout)
-    : context_(context), parts_(parts), stages_(stages), timeout_(timeout) {
+    : context_(context), parts_(parts), stages_(stages), timeout_(timeout) {}
+
+void JobSleep::add_stages() {
   add([this] { return tensors_of(stages_); });
   // These sleep before the tensors above, which view their memory.
   for (const auto& stage : stages_) {
@@ -100,7 +102,7 @@ void JobSleep::agree(const char* what, const SleepTags& tags) const {
     const std::string in_use = all[i]["in_use"], theirs = all[i]["tags"];
     D9D_CHECK(in_use.empty(), StateError, "[loop::trainer] expected to ", what, " between steps, got a call while ",
               in_use, " (rank ", ranks.ranks()[i], "). Call it from a handler of train.step.post, or outside of ",
-              "train().");
+              "train() and infer().");
     D9D_CHECK(theirs == all[0]["tags"], StateError, "[loop::trainer] expected to ", what,
               " with the same tags on all ranks, got ", theirs, " on rank ", ranks.ranks()[i], " and ",
               all[0]["tags"].get<std::string>(), " on rank ", ranks.ranks()[0], ".");

@@ -2,6 +2,7 @@
 //
 // Example
 //   JobSleep sleep(context, offloads, stages, config.timeout);
+//   sleep.add_stages();
 //   sleep.add_optimizer(optimizer);
 //   sleep.sleep({SleepTag::kTensorStates}, around);
 //   ...                                                 // another program uses the devices
@@ -30,10 +31,11 @@ class JobSleep {
   // Runs `body`, in which `due` go to sleep or wake, and may run code before and after it.
   using Around = std::function<void(const SleepTags& due, const std::function<void()>& body)>;
 
-  // Adds the stages' tensors to `parts`. All arguments are borrowed.
+  // All arguments are borrowed.
   JobSleep(const DistContext& context, OffloadList& parts, const std::vector<std::shared_ptr<Module>>& stages,
            const TimeoutConfig& timeout);
-  // Adds the state of the optimiser, which is borrowed.
+  // Add the tensors of the stages, and the state of the optimiser, which is borrowed, to `parts`.
+  void add_stages();
   void add_optimizer(const Optimizer& optimizer);
 
   // Collective. Do what TrainerBase::sleep() and wake() say. `around` is called unless no tag is due.

@@ -17,6 +17,7 @@ TrainerBase::TrainerBase(const DistContext& context, const TrainerConfig& config
       builder_(context, parts_, *binding_),
       job_(builder_.build(config)),
       sleep_(context, *job_.offloads, job_.stages, job_.config.timeout) {
+  sleep_.add_stages();
   sleep_.add_optimizer(job_.optimizer);
   builder_.load_state(job_);
   job_.events->trigger(kTrainOptimizerReady, {.optimizer = job_.optimizer});
