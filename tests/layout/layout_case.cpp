@@ -121,6 +121,9 @@ class RankJob {
       if (context_.is_main_process()) {
         shared.result.losses.push_back(report.loss);
         shared.result.norms.push_back(report.norm);
+        for (const auto& [name, norm] : report.layer_norms) {
+          shared.result.layer_norms[cat("step ", step, " ", name)] = at::scalar_tensor(norm, at::kDouble);
+        }
       }
       if (report.is_usable) optimizer.step(report.norm);
       phase_.begin(Phase::kFinish);
@@ -263,7 +266,7 @@ class RankJob {
     if (num_stages(layout_) > 1) {
       run_stages(manager, step);
       phase_.begin(Phase::kSum);
-      return manager.reduce_and_clip({.num_tokens = 1});
+      return manager.reduce_and_clip({.num_tokens = 1, .measures_layers = true});
     }
     for (std::int64_t i = 0; i < share(); ++i) {
       manager.begin_microbatch(/*is_last=*/i + 1 == share());
@@ -274,7 +277,7 @@ class RankJob {
       manager.end_microbatch();
     }
     phase_.begin(Phase::kSum);
-    return manager.reduce_and_clip({.num_tokens = 1});
+    return manager.reduce_and_clip({.num_tokens = 1, .measures_layers = true});
   }
 
   const DistContext& context_;
@@ -349,6 +352,7 @@ LayoutResult train(const LayoutCase& drawn, Mutation mutation) {
   std::filesystem::remove_all(folder);
   result.losses.insert(result.losses.begin(), begun.losses.begin(), begun.losses.end());
   result.norms.insert(result.norms.begin(), begun.norms.begin(), begun.norms.end());
+  result.layer_norms.insert(begun.layer_norms.begin(), begun.layer_norms.end());
   result.gradients.insert(begun.gradients.begin(), begun.gradients.end());
   result.faults.insert(result.faults.begin(), begun.faults.begin(), begun.faults.end());
   return result;
@@ -359,6 +363,7 @@ std::string difference(const LayoutResult& actual, const LayoutResult& expected,
   std::vector<std::string> faults = actual.faults;
   note(faults, difference("losses", as_tensor(actual.losses), as_tensor(expected.losses), tolerance));
   note(faults, difference("norms", as_tensor(actual.norms), as_tensor(expected.norms), tolerance));
+  note(faults, difference(actual.layer_norms, expected.layer_norms, tolerance));
   note(faults, difference(in_double(actual.gradients), in_double(expected.gradients), tolerance));
   note(faults, difference(in_double(actual.parameters), in_double(expected.parameters), tolerance));
   note(faults, difference(in_double(actual.buffers), in_double(expected.buffers), tolerance));

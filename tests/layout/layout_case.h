@@ -23,6 +23,7 @@ namespace d9d::test {
 struct LayoutResult {
   std::vector<double> losses;  // of each step
   std::vector<double> norms;
+  std::map<std::string, at::Tensor> layer_norms;  // "step 0 grad_norm/<layer>", "step 0 param_norm/<layer>": 0-dim
   // "step 0 <name>": divided but not clipped; parameters that have a gradient.
   std::map<std::string, at::Tensor> gradients;
   std::map<std::string, at::Tensor> parameters;  // after the last step

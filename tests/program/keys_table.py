@@ -257,6 +257,7 @@ def trainer_rows():
         f"{tracker}[multi].trackers": Row([{"provider": "jsonl", "path": "c.jsonl"}], look=file("c.jsonl")),
         "trainer.logging.max_pending_steps": tests("tests/loop/run/step_log_test.cpp",
                                                    "Lags_behind_as_many_steps_as_is_configured"),
+        "trainer.logging.norms_by_layer": Row(2, look=numbers),
         "trainer.pipelining.schedule": Row({"schedule": "inference"}, look=unbuilt("trainer.pipelining.schedule")),
         "trainer.pipelining.messages": Row("copy_engine", look=refused("messages = copy_engine"), given={
             "mesh.pipeline_parallel": 2, "launch.ranks": "processes", "model_provider.model.num_hidden_layers": 2}),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -43,10 +44,9 @@ struct Gathered {
 
 }  // namespace
 
-std::vector<GradNormGroup> group_parameters_for_norm(const std::vector<ParameterPtr>& parameters) {
+std::vector<GradNormGroup> group_by_shards(const std::vector<ParameterPtr>& parameters) {
   std::vector<GradNormGroup> groups;
   for (const ParameterPtr& parameter : parameters) {
-    if (!parameter->requires_grad()) continue;
     const DeviceMesh shards = sharded_axes(*parameter);
     const auto group = std::ranges::find_if(groups, [&](const GradNormGroup& each) {
       return each.shards.num_ranks() == 1 ? shards.num_ranks() == 1 : each.shards == shards;
@@ -59,6 +59,12 @@ std::vector<GradNormGroup> group_parameters_for_norm(const std::vector<Parameter
   }
   std::ranges::stable_partition(groups, [](const GradNormGroup& group) { return group.shards.num_ranks() > 1; });
   return groups;
+}
+
+std::vector<GradNormGroup> group_parameters_for_norm(const std::vector<ParameterPtr>& parameters) {
+  std::vector<ParameterPtr> trained;
+  std::ranges::copy_if(parameters, std::back_inserter(trained), &Parameter::requires_grad);
+  return group_by_shards(trained);
 }
 
 at::Tensor distributed_grad_norm(const std::vector<GradNormGroup>& groups, double order, const DeviceMesh& stages) {

@@ -1,5 +1,5 @@
 // The norm of all gradients of a job, whatever their layouts: every element counts exactly once. Norms of single
-// layers: gradient_norms.h.
+// layers: part_norms.h.
 //
 // Example
 //   const std::vector<GradNormGroup> groups = group_parameters_for_norm(parameters);
@@ -20,8 +20,10 @@ struct GradNormGroup {
   std::vector<ParameterPtr> parameters;
 };
 
-// Groups the parameters that are trained, in their order. Sharded groups come first, so that their reductions overlap
-// with the computation of the other groups.
+// Groups parameters in their order. Sharded groups come first, so that their reductions overlap with the computation of
+// the other groups.
+[[nodiscard]] std::vector<GradNormGroup> group_by_shards(const std::vector<ParameterPtr>& parameters);
+// Returns group_by_shards() of the parameters that are trained.
 [[nodiscard]] std::vector<GradNormGroup> group_parameters_for_norm(const std::vector<ParameterPtr>& parameters);
 
 // Collective over the ranks of the groups and over `stages`, which hold different parameters. Reads stored().grad(),

@@ -63,11 +63,14 @@ struct LoggingConfig {
   // How many steps later the values of a step are written to trackers at the latest. Until then they are written when
   // they have been copied from the device, so that no step waits for them.
   std::int64_t max_pending_steps = 2;
+  // When the norms of gradients and of parameters of each layer are logged (layer_of() in part_norms.h).
+  StepActionPeriod norms_by_layer = {StepActionMode::kDisable};
 
   static constexpr auto fields() {
     return record<LoggingConfig>(required("period_steps", &LoggingConfig::period_steps),
                                  required("tracker", &LoggingConfig::tracker),
-                                 defaulted("max_pending_steps", &LoggingConfig::max_pending_steps, at_least(1)));
+                                 defaulted("max_pending_steps", &LoggingConfig::max_pending_steps, at_least(1)),
+                                 defaulted("norms_by_layer", &LoggingConfig::norms_by_layer));
   }
 };
 

@@ -128,6 +128,7 @@ void StepLog::write(StepReport& report) {
   if (job_.schedule.should_do_action(job_.config.gradient_clipping.log_total_steps)) {
     add("grad_norm", report.gradients.norm);
   }
+  for (const auto& [name, norm] : report.gradients.layer_norms) values.known.emplace_back(name, norm);
   add("lr", report.learning_rate);
   add("num_tokens", static_cast<double>(report.gradients.num_tokens));
   add("step_seconds", report.seconds);

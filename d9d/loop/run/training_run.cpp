@@ -43,6 +43,15 @@ FinishedStep finished_step(const TrainStep& step, const StepReport& report) {
   return finished;
 }
 
+double learning_rate_of(const TrainingJob& job) {
+  const double base = job.optimizer.learning_rate(), factor = job.lr_scheduler.factor();
+  const double rate = base * factor;
+  D9D_CHECK(std::isfinite(rate) && rate >= 0, StateError, "[loop::training] expected a learning rate >= 0 in step ",
+            job.schedule.current_step(), ", got ", rate, ": ", base, " of the optimiser times ", factor,
+            " of the scheduler. Correct the one that is wrong.");
+  return rate;
+}
+
 // Returns an empty function if no handler is subscribed to the optimiser's step, which then need not wait until the
 // host knows the loss.
 AroundStep around_optimizer_step(const TrainingJob& job, const TrainStep& step) {
@@ -144,7 +153,7 @@ class TrainingRun {
     if (job_.schedule.should_do_action(job_.config.logging.period_steps, {.always_at_last_step = true})) {
       report.collected = log_.collect();
     }
-    report.learning_rate = learning_rate();
+    report.learning_rate = learning_rate_of(job_);
     first_update_.begin(*job_.module, report.learning_rate);
     saves_.wait_for_copies();
     const RankReport own{.step = job_.schedule.current_step(),
@@ -155,7 +164,8 @@ class TrainingRun {
                                                 .next_microbatches = packs_.num_next(),
                                                 .data_seconds = data_seconds},
                                                job_.context.mesh(MeshDomain::kBatch)),
-                         .limits = job_.spikes.current()};
+                         .limits = job_.spikes.current(),
+                         .measures_layers = job_.schedule.should_do_action(job_.config.logging.norms_by_layer)};
     report.gradients = gradients_.apply(job_.optimizer, report.learning_rate, own, around_optimizer_step(job_, step_));
     report.votes = read_votes(report.gradients.numbers);
     packs_.tell_next(report.votes.next_microbatches);
@@ -171,15 +181,6 @@ class TrainingRun {
   bool fetch() {
     const NamedRange range("data");
     return packs_.fetch();
-  }
-
-  double learning_rate() const {
-    const double base = job_.optimizer.learning_rate(), factor = job_.lr_scheduler.factor();
-    const double rate = base * factor;
-    D9D_CHECK(std::isfinite(rate) && rate >= 0, StateError, "[loop::training] expected a learning rate >= 0 in step ",
-              job_.schedule.current_step(), ", got ", rate, ": ", base, " of the optimiser times ", factor,
-              " of the scheduler. Correct the one that is wrong.");
-    return rate;
   }
 
   void end_step(const StepReport& report) {

@@ -158,8 +158,28 @@ GradientManager::Pending GradientManager::sum_step(const RankReport& report) {
   const at::Tensor norm = distributed_grad_norm(norm_groups_, 2.0, pipeline_).to(sums.options());
   const at::Tensor scale = grad_scale_of(sums, norm, report.limits);
   const at::Tensor numbers = sums.narrow(0, kNumSums, sums.size(0) - kNumSums);
-  const at::Tensor totals = at::cat({sums.narrow(0, 0, kNumSums), norm.view(1), scale.view(1), numbers});
-  return {.grad_scale = scale, .totals = HostCopy(totals, copies_, world_)};
+  std::vector<at::Tensor> totals = {sums.narrow(0, 0, kNumSums), norm.view(1), scale.view(1), numbers};
+  if (report.measures_layers) totals.push_back(norms_by_layer().to(sums.options()));
+  return {.grad_scale = scale, .totals = HostCopy(at::cat(totals), copies_, world_), .num_numbers = numbers.numel()};
+}
+
+at::Tensor GradientManager::norms_by_layer() {
+  if (!layer_norms_) layer_norms_.emplace(parameters_, layer_of, pipeline_);
+  return at::cat({layer_norms_->of_gradients(), layer_norms_->of_parameters()});
+}
+
+std::vector<std::pair<std::string, double>> GradientManager::named_layer_norms(const double* norms,
+                                                                               double weight) const {
+  std::vector<std::pair<std::string, double>> named;
+  const std::vector<PartNorms::Part>& layers = layer_norms_->parts();
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const double norm = weight == 0 ? 0 : norms[i] / std::abs(weight);
+    if (layers[i].is_trained) named.emplace_back("grad_norm/" + layers[i].name, norm);
+  }
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    named.emplace_back("param_norm/" + layers[i].name, norms[layers.size() + i]);
+  }
+  return named;
 }
 
 StepTotals GradientManager::read_step(const Pending& pending, const StepLimits& limits) const {
@@ -175,7 +195,10 @@ StepTotals GradientManager::read_step(const Pending& pending, const StepLimits& 
             "its loss is a mean over.");
   StepTotals step{.total_weight = total[kWeight],
                   .num_tokens = static_cast<std::int64_t>(total[kTokens]),
-                  .numbers = {total + kNumbers, total + totals.numel()}};
+                  .numbers = {total + kNumbers, total + kNumbers + pending.num_numbers}};
+  if (const std::int64_t begin = kNumbers + pending.num_numbers; begin < totals.numel()) {
+    step.layer_norms = named_layer_norms(total + begin, step.total_weight);
+  }
   if (step.total_weight == 0.0) {
     step.is_usable = false;
     step.reason = "its total loss weight is 0";

@@ -20,7 +20,9 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -28,6 +30,7 @@
 #include "d9d/core/device/host_copy.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/internals/grad_norm/distributed_grad_norm.h"
+#include "d9d/internals/grad_norm/part_norms.h"
 #include "d9d/internals/grad_sync/bucketed_reduction.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/loop/step/spike_limits.h"
@@ -44,7 +47,8 @@ struct RankReport {
   // Summed over all ranks in the all-reduce that sums the losses. All ranks pass the same count of numbers
   // (rank_votes.h).
   std::vector<double> numbers = {};
-  StepLimits limits = {};  // above which the step is a spike; the same on all ranks
+  StepLimits limits = {};        // above which the step is a spike; the same on all ranks
+  bool measures_layers = false;  // whether StepTotals::layer_norms are computed; the same on all ranks
 };
 
 // Totals of a step, the same on all ranks.
@@ -54,7 +58,10 @@ struct StepTotals {
   double total_weight = 0.0;
   std::int64_t num_tokens = 0;
   std::vector<double> numbers = {};  // the sums of RankReport::numbers
-  bool is_usable = true;             // false: total weight 0, not finite, or a spike
+  // "grad_norm/<layer>", like `norm`, of all layers that are trained, then "param_norm/<layer>", before the optimiser's
+  // step, of all (layer_of()). Empty unless RankReport::measures_layers.
+  std::vector<std::pair<std::string, double>> layer_norms = {};
+  bool is_usable = true;  // false: total weight 0, not finite, or a spike
   bool is_finite = true;
   bool is_spike = false;
   bool is_lost = false;     // a parameter is not finite, so no later step can be finite
@@ -142,8 +149,10 @@ class GradientManager {
     // fp64, 0-dim: the factor that divides the gradients in .grad() by the total weight and clips them. NaN if the step
     // is not usable.
     at::Tensor grad_scale;
-    // fp64, [6 + size of RankReport::numbers]: weighted loss, weight, tokens, disagreement, norm, grad_scale, numbers
+    // fp64: weighted loss, weight, tokens, disagreement, norm, grad_scale, RankReport::numbers; if layers are measured,
+    // the norms of gradients and of parameters of each
     HostCopy totals;
+    std::int64_t num_numbers = 0;
   };
 
   // Does not wait for the device. Gradients are summed but not divided.
@@ -162,6 +171,10 @@ class GradientManager {
   // Scales the gradients of all parameters in at least float32: narrower gradients are replaced by float32 ones.
   void scale_gradients(const StepTotals& step) const;
   [[nodiscard]] at::Tensor sum_over_ranks(const RankReport& report) const;
+  // Returns [2 * number of layers]: the norms of gradients, which are not divided, then those of parameters. The first
+  // call is collective over the pipeline and waits for it.
+  [[nodiscard]] at::Tensor norms_by_layer();
+  [[nodiscard]] std::vector<std::pair<std::string, double>> named_layer_norms(const double* norms, double weight) const;
   [[nodiscard]] at::Tensor grad_scale_of(const at::Tensor& sums, const at::Tensor& norm,
                                          const StepLimits& limits) const;
 
@@ -175,9 +188,10 @@ class GradientManager {
   std::vector<std::shared_ptr<GradientReduction>> reductions_;  // the reductions of all stages
   TiedParameters tied_;
   std::vector<GradNormGroup> norm_groups_;
-  DeviceMesh pipeline_;  // the ranks of this rank's pipeline
-  DeviceMesh ranks_;     // all ranks
-  bool counts_;          // whether this rank adds its losses: of tensor-parallel ranks only the first does
+  std::optional<PartNorms> layer_norms_;  // none before the first step that measures them
+  DeviceMesh pipeline_;                   // the ranks of this rank's pipeline
+  DeviceMesh ranks_;                      // all ranks
+  bool counts_;  // whether this rank adds its losses: of tensor-parallel ranks only the first does
   at::Device device_;
   SideStream copies_;
   std::shared_ptr<const World> world_;

@@ -37,6 +37,7 @@ TEST(TrainerConfig, Minimal_record_has_the_documented_defaults) {
   EXPECT_EQ(config.schedule.total_steps, std::nullopt);
   EXPECT_EQ(config.data_prefetch.prefetch_factor, 1);
   EXPECT_EQ(config.logging.max_pending_steps, 2);
+  EXPECT_EQ(config.logging.norms_by_layer, StepActionPeriod{StepActionMode::kDisable});
   EXPECT_TRUE(std::holds_alternative<GPipeScheduleConfig>(config.pipelining.schedule));
   EXPECT_EQ(config.model_stage_factory.source_checkpoint, std::nullopt);
   EXPECT_FALSE(config.model_stage_factory.checkpoint_only_trainable_parameters);

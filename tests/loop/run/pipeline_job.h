@@ -66,6 +66,7 @@ struct PipelineJob {
   std::optional<DataConfig> data = {};                                               // one pass of it instead
   std::int64_t num_steps = kNumSteps;
   std::int64_t log_period = 1;
+  bool logs_layer_norms = false;             // in each step
   std::vector<std::int64_t> evaluated = {};  // microbatches of each pack, over all ranks, of a set; empty: no set
   std::string save_dir = {};                 // in folder(); empty: nothing is saved
   std::int64_t save_period = 1;
@@ -312,6 +313,7 @@ inline TrainerConfig config_of(const PipelineJob& job) {
   if (job.backend == RankBackend::kGloo) config.pipelining.messages = ExchangeMethod::kCommunicator;
   config.logging.tracker = JsonlTrackerConfig{.path = folder() / "metrics.jsonl"};
   config.logging.period_steps = {EverySteps{job.log_period}};
+  if (job.logs_layer_norms) config.logging.norms_by_layer = {EverySteps{1}};
   config.model_stage_factory = job.model;
   config.gc.period_steps = {StepActionMode::kDisable};
   config.checkpointing.period_steps = {StepActionMode::kDisable};
