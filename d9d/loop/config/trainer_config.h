@@ -113,7 +113,7 @@ struct DeterminismConfig {
 };
 
 struct GarbageCollectionConfig {
-  StepActionPeriod period_steps = {};  // when freed host memory is returned to the system
+  StepActionPeriod period_steps = {};  // when freed host memory, pinned memory too, is returned to the system
 
   static constexpr auto fields() {
     return record<GarbageCollectionConfig>(required("period_steps", &GarbageCollectionConfig::period_steps));

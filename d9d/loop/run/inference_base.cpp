@@ -1,7 +1,5 @@
 #include "d9d/loop/run/inference_base.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -13,6 +11,7 @@
 #include "d9d/base/config/record_json.h"
 #include "d9d/base/interrupt.h"
 #include "d9d/base/progress/progress_bar.h"
+#include "d9d/core/device/freed_memory.h"
 #include "d9d/loop/checkpoint/job_checkpoints.h"
 #include "d9d/loop/checkpoint/job_state.h"
 #include "d9d/loop/checks/rank_consistency.h"
@@ -169,7 +168,9 @@ void InferenceBase::run_packs(EvenPacks& packs, StopDecision& stop) {
                          [&] { run_forwards<InferenceStage>(*executor_, *clock_, stages_, next.pack); });
     events_->trigger(kInferenceStepPost, step);
     schedule_.advance();
-    if (schedule_.should_do_action(config_.gc.period_steps, {.after_advance = true})) malloc_trim(0);
+    if (schedule_.should_do_action(config_.gc.period_steps, {.after_advance = true})) {
+      return_freed_memory(context_.device());
+    }
     save_if_due(/*is_last=*/false);
     profiler.end_step(index);
     if (knows_total && context_.is_main_process()) {

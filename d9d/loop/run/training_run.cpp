@@ -1,7 +1,5 @@
 #include "d9d/loop/run/training_run.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -11,6 +9,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/interrupt.h"
+#include "d9d/core/device/freed_memory.h"
 #include "d9d/core/device/named_range.h"
 #include "d9d/loop/checkpoint/job_saves.h"
 #include "d9d/loop/checks/first_step_checks.h"
@@ -187,7 +186,7 @@ class TrainingRun {
     job_.module->finish_step(report.gradients.is_usable ? StepOutcome::kUpdated : StepOutcome::kSkipped);
     job_.lr_scheduler.step();
     gradients_.reset();
-    if (job_.schedule.should_do_action(job_.config.gc.period_steps)) malloc_trim(0);
+    if (job_.schedule.should_do_action(job_.config.gc.period_steps)) return_freed_memory(job_.context.device());
     job_.events->trigger(kTrainStepPost, finished_step(step_, report));
     job_.offloads->check_awake("go on after the handlers of train.step.post");
     stop_.ask_after_step();
