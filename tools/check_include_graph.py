@@ -30,6 +30,7 @@ class Area(NamedTuple):
 AREAS = {
     "base": Area((), JSON + POSIX),
     "core": Area((), TORCH + C10D + CUDA + JSON + POSIX),
+    "core/device/cuda_plugin": Area(("core",), TORCH + CUDA + ("torch/csrc/cuda/",)),
     "pipelining/api": Area(("core",)),
     "pipelining/program": Area(),
     "pipelining/schedules": Area(("pipelining/program",)),

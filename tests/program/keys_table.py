@@ -310,6 +310,8 @@ def trainer_rows():
         "trainer.cuda_graph.max_graphs": tests(
             graphs, "Runs_other_shapes_and_host_values_as_usual_in_between"),
     }
+    rows["trainer.profiling.memory_snapshots"] = Row(True, look=refused("profiling.memory_snapshots", "got cpu"), given={
+        "trainer.profiling": {"traces_dir": "t", "period_steps": 3, "warmup_steps": 1, "active_steps": 1}})
     for name, test in (("traces_dir", "Need_a_folder_that_can_be_written"),
                        ("period_steps", "Are_of_the_last_steps_of_each_period_with_names"),
                        ("warmup_steps", "Of_a_run_that_ends_in_a_warm_up_or_a_recording_leave_the_profiler_to_the_next"),

@@ -229,18 +229,19 @@ struct ProfilingConfig {
   bool record_shapes = true;                            // of the operators' inputs
   bool with_stack = true;                               // names the calls of modules; there are no frames of C++
   std::optional<std::vector<std::int64_t>> ranks = {};  // which record; null: all
+  bool memory_snapshots = false;  // also writes what the allocators of CUDA devices did (memory_history.h)
 
   // Throws ConfigError unless warmup_steps + active_steps <= period_steps.
   void validate(const ConfigPath& path) const;
 
   static constexpr auto fields() {
     using Profiling = ProfilingConfig;
-    return record<Profiling>(required("traces_dir", &Profiling::traces_dir),
-                             required("period_steps", &Profiling::period_steps, at_least(1)),
-                             required("warmup_steps", &Profiling::warmup_steps, at_least(0)),
-                             required("active_steps", &Profiling::active_steps, at_least(1)),
-                             defaulted("record_shapes", &Profiling::record_shapes),
-                             defaulted("with_stack", &Profiling::with_stack), defaulted("ranks", &Profiling::ranks));
+    return record<Profiling>(
+        required("traces_dir", &Profiling::traces_dir), required("period_steps", &Profiling::period_steps, at_least(1)),
+        required("warmup_steps", &Profiling::warmup_steps, at_least(0)),
+        required("active_steps", &Profiling::active_steps, at_least(1)),
+        defaulted("record_shapes", &Profiling::record_shapes), defaulted("with_stack", &Profiling::with_stack),
+        defaulted("ranks", &Profiling::ranks), defaulted("memory_snapshots", &Profiling::memory_snapshots));
   }
 };
 

@@ -68,6 +68,7 @@ InferenceBase::InferenceBase(const DistContext& context, const InferenceConfig& 
   context_.set_timeout(std::chrono::seconds(config_.timeout.init_timeout));
   check_equal_config(context_, as_trainer(config_),
                      {{"task", parts_.task.dump_hparams()}, {"model", parts_.model.dump_hparams()}});
+  check_profiling(config_.profiling, context_);
   parts_.task.register_events(context_, *events_);
   parts_.model.register_events(context_, *events_);
   events_->trigger(kInferenceConfigStarted, {.dist_context = context_});

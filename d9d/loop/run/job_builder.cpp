@@ -13,6 +13,7 @@
 #include "d9d/loop/graphs/warm_up.h"
 #include "d9d/loop/job/model_builder.h"
 #include "d9d/loop/measure/auto_schedule.h"
+#include "d9d/loop/run/step_profiler.h"
 #include "d9d/loop/step/local_stages.h"
 #include "d9d/loop/task/train_events.h"
 
@@ -35,6 +36,7 @@ void JobBuilder::check(const TrainerConfig& given) {
   context_.set_timeout(std::chrono::seconds(given.timeout.init_timeout));
   check_equal_config(context_, given, settings_of_parts());
   check_cuda_graph(context_, given);
+  check_profiling(given.profiling, context_);
   check_cuda_graph(given, binding_.has_key());
 }
 

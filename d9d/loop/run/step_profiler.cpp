@@ -11,8 +11,11 @@
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/io/atomic_file.h"
 #include "d9d/base/io/posix.h"
 #include "d9d/core/collectives/gather.h"
+#include "d9d/core/device/cuda_library.h"
+#include "d9d/core/device/memory_history.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/modules/module_ranges.h"
 
@@ -75,6 +78,13 @@ void write(torch::autograd::profiler::ProfilerResult& result, const fs::path& fi
 
 }  // namespace
 
+void check_profiling(const std::optional<ProfilingConfig>& config, const DistContext& context) {
+  if (!config || !config->memory_snapshots) return;
+  D9D_CHECK(context.device().is_cuda() && is_built_with_cuda(), ConfigError,
+            "[loop::profiling] expected a CUDA device, and a build with CUDA, for profiling.memory_snapshots, got ",
+            context.device().str(), is_built_with_cuda() ? "" : ", and a build without", ". Set it to false.");
+}
+
 StepProfiler::StepProfiler(const std::optional<ProfilingConfig>& config, const DistContext& context)
     : config_(config), context_(context), is_recorder_(config && records(context, *config)) {
   if (!is_recorder_) return;
@@ -90,15 +100,17 @@ StepProfiler::~StepProfiler() {
 }
 
 // Returns what was recorded; null if nothing was. A profiler that was only prepared must be started to be ended.
-std::shared_ptr<torch::autograd::profiler::ProfilerResult> StepProfiler::end_recording() {
+StepProfiler::Recording StepProfiler::end_recording() {
   const Phase phase = std::exchange(phase_, Phase::kIdle);
-  if (phase == Phase::kIdle) return nullptr;
+  if (phase == Phase::kIdle) return {};
   if (phase == Phase::kWarmUp) {
     torch::autograd::profiler::enableProfiler(kineto(*config_), activities_on(context_.device()));
   }
   set_module_ranges(false);
-  std::shared_ptr<torch::autograd::profiler::ProfilerResult> result = torch::autograd::profiler::disableProfiler();
-  return phase == Phase::kRecording ? result : nullptr;
+  Recording recording{.trace = torch::autograd::profiler::disableProfiler(), .memory = {}};
+  if (phase != Phase::kRecording) return {};
+  if (config_->memory_snapshots) end_memory_history(recording.memory);
+  return recording;
 }
 
 StepProfiler::Phase StepProfiler::phase_of(std::int64_t index) const {
@@ -124,6 +136,7 @@ void StepProfiler::begin_step(std::int64_t index) {
         kineto(*config_), activities,
         {at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE, at::RecordScope::BACKWARD_FUNCTION});
     set_module_ranges(config_->with_stack);
+    if (config_->memory_snapshots) begin_memory_history();
     first_step_ = index;
   }
   phase_ = phase;
@@ -135,14 +148,14 @@ void StepProfiler::end_step(std::int64_t index) {
 }
 
 void StepProfiler::write_recorded() {
-  const auto result = end_recording();
+  const Recording recording = end_recording();
   wait_for_file();
-  if (result == nullptr) return;
-  const fs::path file =
-      config_->traces_dir / cat("steps-", first_step_, "-", last_step_) / cat(name_of(context_), ".json");
-  written_ = std::async(std::launch::async, [result, file] {
-    fs::create_directories(file.parent_path());
-    write(*result, file);
+  if (recording.trace == nullptr) return;
+  const fs::path folder = config_->traces_dir / cat("steps-", first_step_, "-", last_step_);
+  written_ = std::async(std::launch::async, [recording, folder, name = name_of(context_)] {
+    fs::create_directories(folder);
+    write(*recording.trace, folder / (name + ".json"));
+    if (!recording.memory.empty()) write_file_atomically(folder / (name + ".memory.pickle"), recording.memory);
   });
 }
 

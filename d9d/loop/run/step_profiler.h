@@ -1,6 +1,7 @@
 // Records traces of some steps of a run with LibTorch's profiler (Kineto), as trainer.profiling says: a file for each
 // process, which chrome://tracing, ui.perfetto.dev and TensorBoard open. Ranges are named: steps, their phases, the
-// actions of a pipeline, gathers of sharded units, and modules.
+// actions of a pipeline, gathers of sharded units, and modules. With memory_snapshots there is also a file for
+// https://pytorch.org/memory_viz, whose stacks have the names of functions.
 //
 // Example
 //   StepProfiler profiler(config.profiling, context);
@@ -15,6 +16,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/config/trainer_config.h"
@@ -24,6 +26,9 @@ struct ProfilerResult;
 }
 
 namespace d9d {
+
+// Local. Throws ConfigError if the configuration asks for what the device of the job or this build does not have.
+void check_profiling(const std::optional<ProfilingConfig>& config, const DistContext& context);
 
 class StepProfiler {
  public:
@@ -46,7 +51,11 @@ class StepProfiler {
  private:
   enum class Phase : std::uint8_t { kIdle, kWarmUp, kRecording };
   [[nodiscard]] Phase phase_of(std::int64_t index) const;
-  [[nodiscard]] std::shared_ptr<torch::autograd::profiler::ProfilerResult> end_recording();
+  struct Recording {
+    std::shared_ptr<torch::autograd::profiler::ProfilerResult> trace;  // null: nothing was recorded
+    std::string memory;                                                // empty without memory_snapshots
+  };
+  [[nodiscard]] Recording end_recording();
   void write_recorded();
   void wait_for_file();
 

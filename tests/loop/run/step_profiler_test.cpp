@@ -149,6 +149,14 @@ TEST_F(StepTraces, Of_a_run_that_ends_while_it_records_have_what_was_recorded) {
   EXPECT_THAT(files(), UnorderedElementsAre("steps-1-2/rank0.json"));
 }
 
+TEST_F(StepTraces, Refuse_snapshots_of_memory_without_a_CUDA_device) {
+  Job each;
+  each.config.profiling->memory_snapshots = true;
+  EXPECT_THAT([&] { (void)each.make_trainer(); },
+              ThrowsMessage<ConfigError>(AllOf(HasSubstr("profiling.memory_snapshots"), HasSubstr("got cpu"))));
+  EXPECT_EQ(each.provider.num_models, 0);
+}
+
 TEST_F(StepTraces, Need_a_folder_that_can_be_written) {
   std::ofstream(folder()) << "a file";
   Job each;
