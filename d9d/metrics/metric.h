@@ -1,35 +1,39 @@
 // A number about training that is collected over microbatches and read at logging steps.
 //
 // Example
-//   SumMetric num_tokens;
-//   num_tokens.update(labels.ne(kIgnoreIndex).sum());    // once a microbatch; stays on the device
-//   num_tokens.compute().item<double>();                 // at a logging step
-//   num_tokens.reset();
+//   class LargestLoss final : public Metric {
+//    public:
+//     void update(const at::Tensor& losses) { largest_.update(losses.max()); }   // once a microbatch
+//     at::Tensor compute() const override { return largest_.value(); }           // at a logging step
+//     std::vector<Accumulator*> accumulators() override { return {&largest_}; }
+//    private:
+//     Accumulator largest_{{}, ReduceOp::kMax};
+//   };
 #pragma once
 
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include "d9d/core/mesh/device_mesh.h"
+#include "d9d/metrics/accumulator.h"
 
 namespace d9d {
 
 class Metric {
  public:
   virtual ~Metric() = default;
-  // A tensor of one element, on the device of the updates.
+  // A tensor of one element, on the device of the updates. Should not wait for the device. A job calls it on a second
+  // stream; that of training waits for it before the next updates.
   [[nodiscard]] virtual at::Tensor compute() const = 0;
-  virtual void reset() = 0;
-  // Collective. Afterwards compute() covers the updates of all `ranks`, until reset().
-  virtual void sync(const DeviceMesh& ranks) = 0;
-  // The result of the updates since reset(), as numbers that can be summed over ranks: a checkpoint holds their sum,
-  // which one rank loads again. Undefined: no updates, or a metric that starts anew after a resume.
-  [[nodiscard]] virtual at::Tensor state() const = 0;
-  // state: the sum over all ranks of what state() returned: fp64, of the same shape, on the device of the job.
-  virtual void load_state(const at::Tensor& state) = 0;
+  // All that compute() reads, owned by the metric: on all ranks accumulators of the same shapes and ops, in the same
+  // order, also where nothing is updated. They are reduced over ranks, saved, and loaded. What a metric keeps elsewhere
+  // is of its rank alone, and begins anew when a job continues.
+  [[nodiscard]] virtual std::vector<Accumulator*> accumulators() = 0;
+  // Forgets all updates. An override also forgets what the metric keeps elsewhere.
+  virtual void reset();
 };
 
 // Metrics by name; the names become tracker series.
@@ -55,14 +59,11 @@ template <class T>
 class SumMetric final : public Metric {
  public:
   void update(const at::Tensor& values);  // any shape; detached, summed in double
-  [[nodiscard]] at::Tensor compute() const override;
-  void reset() override;
-  void sync(const DeviceMesh& ranks) override;
-  [[nodiscard]] at::Tensor state() const override { return sum_; }
-  void load_state(const at::Tensor& state) override { sum_ = state; }
+  [[nodiscard]] at::Tensor compute() const override { return sum_.value(); }
+  [[nodiscard]] std::vector<Accumulator*> accumulators() override { return {&sum_}; }
 
  private:
-  at::Tensor sum_;  // undefined: no updates yet
+  Accumulator sum_;
 };
 
 // The weighted mean of all values that it was given, over microbatches and ranks; NaN while the sum of weights is 0.
@@ -75,13 +76,11 @@ class MeanMetric final : public Metric {
   // value, weight: tensors of one element, detached. A value of weight 0, such as a mean over nothing, may be NaN.
   void update(const at::Tensor& value, const at::Tensor& weight);
   [[nodiscard]] at::Tensor compute() const override;
-  void reset() override;
-  void sync(const DeviceMesh& ranks) override;
-  [[nodiscard]] at::Tensor state() const override { return sums_; }
-  void load_state(const at::Tensor& state) override { sums_ = state; }
+  [[nodiscard]] at::Tensor sums() const { return sums_.value(); }  // [2] fp64: of weighted values, of weights
+  [[nodiscard]] std::vector<Accumulator*> accumulators() override { return {&sums_}; }
 
  private:
-  at::Tensor sums_;  // [2] fp64: of weighted values, of weights; undefined: no updates yet
+  Accumulator sums_{{2}};
 };
 
 }  // namespace d9d

@@ -7,9 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/core/dist_context/dist_context.h"
-
-#include "tests/support/ranks.h"
 
 namespace d9d::metric_test {
 namespace {
@@ -39,14 +36,12 @@ TEST(MeanMetric, Weighs_all_values_until_reset) {
   EXPECT_EQ(metric.compute().item<double>(), 7.0);
 }
 
-TEST(MeanMetric, Covers_all_ranks_after_sync_also_those_without_a_value) {
-  test::run_ranks(test::RankBackend::kThreads, 3, [](World& world) {
-    const DistContext context({.mesh = {.data_parallel_replicate = 3}, .world = test::borrowed(world)});
-    MeanMetric metric;
-    if (context.rank() > 0) metric.update(number(static_cast<double>(context.rank())), number(4 - context.rank()));
-    metric.sync(context.mesh(MeshDomain::kBatch));
-    EXPECT_DOUBLE_EQ(metric.compute().item<double>(), (1.0 * 3 + 2.0 * 2) / 5);
-  });
+TEST(MeanMetric, Has_the_sums_of_which_it_is_the_quotient) {
+  MeanMetric metric;
+  EXPECT_TRUE(at::equal(metric.sums(), at::zeros({2}, at::kDouble)));
+  metric.update(number(3), number(2));
+  metric.update(number(1), number(4));
+  EXPECT_TRUE(at::equal(metric.sums(), at::tensor({10, 6}, at::kDouble)));
 }
 
 TEST(MetricMap, Gives_a_metric_by_name_and_class) {

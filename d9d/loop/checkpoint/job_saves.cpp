@@ -7,6 +7,18 @@
 #include "d9d/loop/task/train_events.h"
 
 namespace d9d {
+namespace {
+
+void warn_of_unsaved_metrics(const TrainingJob& job) {
+  for (const auto& [name, metric] : job.metrics) {
+    if (!metric->accumulators().empty()) continue;
+    job.context.log().warning("[loop::checkpoints] the metric '", name,
+                              "' has no accumulators, so that checkpoints do not contain it: a job that continues "
+                              "begins it anew. Keep what it counts in accumulators (metrics/accumulator.h)");
+  }
+}
+
+}  // namespace
 
 JobSaves::JobSaves(const TrainingJob& job)
     : job_(job),
@@ -14,6 +26,7 @@ JobSaves::JobSaves(const TrainingJob& job)
       writer_(CheckpointDirectory(job.config.checkpointing.save_dir, job.context.mesh(MeshDomain::kBatch)),
               job.context.device(), job.context.world_size() / job.context.num_nodes()) {
   if (is_enabled_) writer_.prepare(saved_tensors(job));
+  if (is_enabled_ && job.context.is_main_process()) warn_of_unsaved_metrics(job);
   for (const auto& [set, history] : job_.evaluations) kept_[set] = history.best_step;  // of the job that continues
 }
 

@@ -1,6 +1,7 @@
 #include "d9d/loop/checkpoint/job_state.h"
 
 #include <algorithm>
+#include <optional>
 #include <ranges>
 #include <string>
 #include <utility>
@@ -97,25 +98,37 @@ std::vector<nlohmann::ordered_json> values_of_ranks(const SavedCheckpoint& saved
   return values;
 }
 
-// Host copies of this rank's sums of metrics, by the metrics' names. The device may still be writing them.
-using MetricCopies = std::vector<std::pair<std::string, HostCopy>>;
+// A host copy of an accumulator of this rank. The device may still be writing it.
+struct AccumulatorCopy {
+  std::string metric;
+  nlohmann::json form;             // op and shape
+  std::optional<HostCopy> values;  // none: no updates
+};
 
-MetricCopies copies_of(const MetricMap& metrics, const SideStream& copies) {
-  MetricCopies result;
+nlohmann::json form_of(const Accumulator& accumulator) {
+  return {{"op", to_string(accumulator.op())}, {"shape", accumulator.shape()}};
+}
+
+std::vector<AccumulatorCopy> copies_of(const MetricMap& metrics, const SideStream& copies) {
+  std::vector<AccumulatorCopy> result;
   for (const auto& [name, metric] : metrics) {
-    const at::Tensor sums = metric->state();
-    if (!sums.defined()) continue;
-    result.emplace_back(name, HostCopy(sums.detach().to(at::kDouble, /*non_blocking=*/false, /*copy=*/true), copies));
+    for (const Accumulator* each : metric->accumulators()) {
+      result.push_back({.metric = name, .form = form_of(*each), .values = {}});
+      if (each->has_updates()) result.back().values.emplace(each->value(), copies);
+    }
   }
   return result;
 }
 
-nlohmann::json numbers_of(const MetricCopies& metrics) {
+// Returns a list of accumulators for each metric.
+nlohmann::json numbers_of(const std::vector<AccumulatorCopy>& accumulators) {
   nlohmann::json result = nlohmann::json::object();
-  for (const auto& [name, copy] : metrics) {
-    const at::Tensor numbers = copy.wait().contiguous();
+  for (const auto& [metric, form, values] : accumulators) {
+    nlohmann::json& saved = result[metric].emplace_back(form);
+    if (!values) continue;
+    const at::Tensor numbers = values->wait().contiguous();
     const auto* const first = numbers.const_data_ptr<double>();
-    result[name] = {{"shape", numbers.sizes().vec()}, {"sums", std::vector<double>(first, first + numbers.numel())}};
+    saved["values"] = std::vector<double>(first, first + numbers.numel());
   }
   return result;
 }
@@ -128,26 +141,50 @@ std::function<nlohmann::json()> rank_values(const TrainingJob& job, const nlohma
   };
 }
 
-// Returns the sums of metrics over all ranks since the last log, by name. kind: "metrics" or "loss_means".
-std::map<std::string, at::Tensor> metric_states(const SavedCheckpoint& saved, const char* kind) {
-  std::map<std::string, at::Tensor> states;
-  for (const auto& of_rank : values_of_ranks(saved, "metric_ranks")) {
-    for (const auto& [name, state] : of_rank.at(kind).items()) {
-      const at::Tensor sums = at::tensor(state.at("sums").get<std::vector<double>>(), at::kDouble)
-                                  .view(state.at("shape").get<std::vector<std::int64_t>>());
-      const auto [found, is_first] = states.try_emplace(name, sums);
-      if (!is_first) found->second = found->second + sums;
-    }
-  }
-  return states;
+// Older checkpoints have one accumulator of sums a metric, and no list of them.
+nlohmann::ordered_json as_list(const nlohmann::ordered_json& saved) {
+  if (saved.is_array()) return saved;
+  nlohmann::ordered_json list;
+  list.push_back({{"op", "sum"}, {"shape", saved.at("shape")}, {"values", saved.at("sums")}});
+  return list;
 }
 
-void load_metrics(const std::map<std::string, at::Tensor>& states, const DistContext& context,
+// Updates the accumulators of a metric, on the main process, with those that a rank has saved: other ranks stay without
+// updates. Throws StateError on all ranks if the metric has other accumulators.
+void load_accumulators(const nlohmann::ordered_json& saved, const std::string& name, Metric& metric,
+                       const DistContext& context) {
+  nlohmann::json forms = nlohmann::json::array(), saved_forms = nlohmann::json::array();
+  const std::vector<Accumulator*> accumulators = metric.accumulators();
+  for (const Accumulator* each : accumulators) forms.push_back(form_of(*each));
+  for (const auto& each : saved) saved_forms.push_back({{"op", each.at("op")}, {"shape", each.at("shape")}});
+  D9D_CHECK(forms == saved_forms, StateError, "[loop::checkpoints] expected the metric '", name,
+            "' to have the accumulators ", saved_forms.dump(), " that the checkpoint has of it, got ", forms.dump(),
+            ". Give another metric another name.");
+  if (!context.is_main_process()) return;
+  for (std::size_t i = 0; i < accumulators.size(); ++i) {
+    if (!saved[i].contains("values")) continue;
+    const at::Tensor values = at::tensor(saved[i].at("values").get<std::vector<double>>(), at::kDouble);
+    accumulators[i]->update(values.view(accumulators[i]->shape()).to(context.device()));
+  }
+}
+
+// Loads the updates of all ranks since the last log. kind: "metrics" or "loss_means".
+void load_metrics(const SavedCheckpoint& saved, const char* kind, const DistContext& context,
                   const MetricMap& metrics) {
-  if (!context.is_main_process()) return;  // the states are sums over ranks: one rank gets all
-  for (const auto& [name, sums] : states) {
-    const auto metric = metrics.find(name);
-    if (metric != metrics.end()) metric->second->load_state(sums.to(context.device()));
+  for (const auto& of_rank : values_of_ranks(saved, "metric_ranks")) {
+    for (const auto& [name, accumulators] : of_rank.at(kind).items()) {
+      const auto metric = metrics.find(name);
+      if (metric != metrics.end()) load_accumulators(as_list(accumulators), name, *metric->second, context);
+    }
+  }
+}
+
+// Creates the means of losses that a checkpoint has.
+void create_loss_means(const SavedCheckpoint& saved, MetricMap& means) {
+  for (const auto& of_rank : values_of_ranks(saved, "metric_ranks")) {
+    for (const auto& [name, accumulators] : of_rank.at("loss_means").items()) {
+      means.try_emplace(name, std::make_shared<MeanMetric>());
+    }
   }
 }
 
@@ -265,10 +302,9 @@ void load(const SavedCheckpoint& saved, TrainingJob& job) {
   saved.load({.tensors = tensors_of_optimizer(*job.module, job.optimizer)}, job.context.mesh(MeshDomain::kBatch),
              kOptimizer);
   job.lr_scheduler.load_state(value_of(saved, "lr_scheduler"));
-  load_metrics(metric_states(saved, "metrics"), job.context, job.metrics);
-  const std::map<std::string, at::Tensor> loss_means = metric_states(saved, "loss_means");
-  for (const auto& [name, sums] : loss_means) (*job.loss_means)[name] = std::make_shared<MeanMetric>();
-  load_metrics(loss_means, job.context, *job.loss_means);
+  load_metrics(saved, "metrics", job.context, job.metrics);
+  create_loss_means(saved, *job.loss_means);
+  load_metrics(saved, "loss_means", job.context, *job.loss_means);
   const std::uint64_t seed = job.config.determinism.base_seed;
   if (value_of(saved, "base_seed") != seed && job.context.is_main_process()) {
     job.context.log().warning("trainer.determinism.base_seed is ", seed, ", and was ",

@@ -19,6 +19,7 @@
 #include "d9d/loop/checkpoint/job_checkpoints.h"
 #include "d9d/loop/step/training_stage.h"
 #include "d9d/loop/task/train_events.h"
+#include "d9d/metrics/reduce_metrics.h"
 #include "d9d/modules/eval_scope.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
 
@@ -191,19 +192,17 @@ void Evaluations::run_pack(const Set& set, ForwardPack& pack) {
 
 std::map<std::string, double> Evaluations::values(const Set& set) {
   const at::NoGradGuard no_grad;
-  const DeviceMesh ranks = metric_ranks(job_.context);
   std::vector<at::Tensor> computed;
   const auto add = [&](const at::Tensor& value) {
     computed.push_back(value.to(job_.context.device(), at::kDouble).flatten());
   };
-  for (const auto& [name, mean] : losses_) {
-    mean->sync(ranks);
-    add(mean->state());  // sums of weighted losses and of weights
+  std::vector<Metric*> metrics;
+  for (const MetricMap* const map : {&std::as_const(losses_), &set.metrics}) {
+    for (const auto& [name, metric] : *map) metrics.push_back(metric.get());
   }
-  for (const auto& [name, metric] : set.metrics) {
-    metric->sync(ranks);
-    add(metric->compute().reshape({1}));
-  }
+  reduce_metrics(metrics, metric_ranks(job_.context));
+  for (const auto& [name, mean] : losses_) add(metric_at<MeanMetric>(losses_, name).sums());
+  for (const auto& [name, metric] : set.metrics) add(metric->compute().reshape({1}));
   const HostCopy copy(at::cat(computed), side_, job_.context.world());
   const double* value = copy.wait().const_data_ptr<double>();
   std::map<std::string, double> values;

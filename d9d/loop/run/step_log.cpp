@@ -1,7 +1,9 @@
 #include "d9d/loop/run/step_log.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <optional>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -10,6 +12,7 @@
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/device/torch_version.h"
+#include "d9d/metrics/reduce_metrics.h"
 #include "d9d/tracker/build_tracker.h"
 #include "d9d/tracker/multi_tracker.h"
 #include "d9d/tracker/null_tracker.h"
@@ -103,26 +106,41 @@ CollectedValues StepLog::collect() {
   std::vector<CollectedValues::Series> series;
   std::vector<at::Tensor> values;
   const auto add = [&](const std::string& name, const at::Tensor& value) {
+    keep_for_current_stream(value);
     series.push_back({.name = name, .size = value.numel()});
     values.push_back(value.detach().to(job_.context.device(), at::kDouble).flatten());
   };
-  for (const auto& [name, value] : statistics_.gather(job_.module->step_statistics())) add(name, value);
-  for (const MetricMap* metrics : {&job_.metrics, &std::as_const(*job_.loss_means)}) {
-    for (const auto& [name, metric] : *metrics) {
-      metric->sync(metric_ranks(job_.context));
-      add(name, metric->compute());
-      metric->reset();
-    }
+  const std::array<const MetricMap*, 2> maps = {&job_.metrics, job_.loss_means.get()};
+  std::vector<Metric*> metrics;
+  for (const MetricMap* const map : maps) {
+    for (const auto& [name, metric] : *map) metrics.push_back(metric.get());
   }
+  const std::map<std::string, at::Tensor> statistics = statistics_.gather(job_.module->step_statistics());
   const at::Tensor memory = costs_.peak_memory();
-  if (!job_.context.device().is_cpu()) add("device_peak_bytes", memory[0]);
-  add("host_bytes", memory[1]);
-  return {.series = std::move(series), .values = HostCopy(at::cat(values), copies_, job_.context.world())};
+  std::optional<HostCopy> copy;
+  // The sums of gradients, the norm and the optimiser do not wait for the metrics, which are reduced on the stream of
+  // the copies. All ranks are at the same place of a step here, and operations of a communicator run in the order of
+  // their calls whatever their streams are, so that metrics need no communicator of their own.
+  StreamEvent done = copies_.run([&] {
+    for (const auto& [name, value] : statistics) add(name, value);
+    reduce_metrics(metrics, metric_ranks(job_.context));
+    for (const MetricMap* const map : maps) {
+      for (const auto& [name, metric] : *map) {
+        add(name, metric->compute());
+        metric->reset();
+      }
+    }
+    if (!job_.context.device().is_cpu()) add("device_peak_bytes", memory[0]);
+    add("host_bytes", memory[1]);
+    copy.emplace(at::cat(values), copies_, job_.context.world());
+  });
+  return {.series = std::move(series), .values = *std::move(copy), .done = std::move(done)};
 }
 
 void StepLog::write(StepReport& report) {
   const std::int64_t step = job_.schedule.current_step();
   PendingSteps::Step values{.index = step, .collected = std::exchange(report.collected, std::nullopt)};
+  if (values.collected) values.collected->done.wait();  // later work may write what metrics and statistics read
   const auto add = [&](const char* name, double value) { values.known.emplace_back(name, value); };
   add("loss", report.gradients.loss);
   if (job_.schedule.should_do_action(job_.config.gradient_clipping.log_total_steps)) {

@@ -40,7 +40,8 @@ struct CollectedValues {
     std::int64_t size = 1;  // more than 1: the counts of a histogram
   };
   std::vector<Series> series;
-  HostCopy values;  // [sum of sizes] fp64
+  HostCopy values;        // [sum of sizes] fp64
+  StreamEvent done = {};  // the device has read what the values are computed from
 };
 
 // The results of a step that are logged, shown and passed to handlers.
@@ -85,11 +86,13 @@ class StepLog {
 
   // Collective. Logs library versions and the size of the job. Called once, before the first step.
   void announce(const GradientManager& gradients) const;
-  // Collective. Begins to copy metrics, statistics of the model and the peak memory to the host, and resets the
-  // metrics. Called before the optimiser's step, so that the copy need not wait for the optimiser.
+  // Collective. Begins to reduce the metrics over ranks and to copy them, statistics of the model and the peak memory
+  // to the host, and resets the metrics: later updates are of the next time. Called before the optimiser's step, so
+  // that the copy need not wait for the optimiser.
   [[nodiscard]] CollectedValues collect();
   // Takes the values of the current step out of `report`, and writes the steps whose values are there to the trackers
-  // (LoggingConfig::max_pending_steps). Called before JobSchedule::advance().
+  // (LoggingConfig::max_pending_steps). Called before JobSchedule::advance(), after the optimiser's step: what is
+  // enqueued later waits, on the device, until the values of this step are computed.
   void write(StepReport& report);
   // Writes the values of all steps so far. Waits for their copies.
   void write_pending();

@@ -91,8 +91,8 @@ class AnyTask {
 // a tracker would merge the two series.
 [[nodiscard]] MetricMap checked_metrics(AnyTask& task);
 
-// Returns the ranks over which a metric is summed, since they update it with different microbatches or parts of one:
-// the argument of Metric::sync().
+// Returns the ranks over which metrics are reduced (reduce_metrics.h), since they update them with different
+// microbatches or parts of one.
 [[nodiscard]] DeviceMesh metric_ranks(const DistContext& context);
 
 // What training and inference have in common: how a batch becomes inputs of the model.

@@ -15,7 +15,7 @@
 #include "d9d/loop/language_model/language_model_task.h"
 #include "d9d/loop/language_model/model_tokenizer.h"
 #include "d9d/loop/run/inference.h"
-#include "d9d/metrics/metric.h"
+#include "d9d/metrics/reduce_metrics.h"
 #include "d9d/models/families.h"
 
 namespace {
@@ -62,9 +62,7 @@ class Perplexity : public d9d::InferenceTask<Types> {
     }
   }
   void finalize() override {
-    const d9d::DeviceMesh ranks = d9d::metric_ranks(context_);
-    cross_entropy_.sync(ranks);
-    num_predicted_.sync(ranks);
+    d9d::reduce_metrics({&cross_entropy_, &num_predicted_}, d9d::metric_ranks(context_));
     const double mean = cross_entropy_.compute().item<double>() / num_predicted_.compute().item<double>();
     if (context_.is_main_process()) {
       std::cout << "perplexity " << std::exp(mean) << " (cross-entropy " << mean << " of "

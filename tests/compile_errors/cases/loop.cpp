@@ -51,18 +51,11 @@ struct Tracker : d9d::Tracker {
 
 struct Accuracy : d9d::Metric {
   at::Tensor compute() const override;
-  void reset() override;
-#ifndef metric_without_sync
-  // expect: cannot declare variable ‘accuracy’ to be of abstract type ‘Accuracy’
-  // expect note: sync
-  void sync(const d9d::DeviceMesh& ranks) override;
-#endif
 #ifndef metric_whose_sums_no_checkpoint_has
   // expect: cannot declare variable ‘accuracy’ to be of abstract type ‘Accuracy’
-  // expect note: state
-  at::Tensor state() const override;
+  // expect note: accumulators
+  std::vector<d9d::Accumulator*> accumulators() override;
 #endif
-  void load_state(const at::Tensor& state) override;
 };
 
 Accuracy accuracy;

@@ -56,25 +56,17 @@ struct MomentumProvider : d9d::OptimizerProvider {
 // Balanced accuracy: the share of a class's samples that were recognised, as a mean over the classes that occur.
 class BalancedAccuracy final : public d9d::Metric {
  public:
-  explicit BalancedAccuracy(std::int64_t num_classes) : counts_(at::zeros({2, num_classes}, at::kDouble)) {}
+  explicit BalancedAccuracy(std::int64_t num_classes) : counts_({2, num_classes}) {}
   void update(const at::Tensor& guesses, const at::Tensor& classes) {  // [B] int64
-    const at::Tensor is_of = classes.unsqueeze(1) == at::arange(counts_.size(1), classes.options());
+    const at::Tensor is_of = classes.unsqueeze(1) == at::arange(counts_.shape()[1], classes.options());
     const at::Tensor is_right = is_of.logical_and((guesses == classes).unsqueeze(1));
-    counts_ = counts_.to(classes.device()) + at::stack({is_right.sum(0), is_of.sum(0)});
+    counts_.update(at::stack({is_right.sum(0), is_of.sum(0)}));
   }
-  at::Tensor compute() const override { return (counts_[0] / counts_[1]).nanmean(); }
-  void reset() override { counts_ = at::zeros_like(counts_); }
-  void sync(const d9d::DeviceMesh& ranks) override {
-    if (ranks.num_ranks() == 1) return;
-    const auto communicator = ranks.communicator();
-    counts_ = counts_.to(communicator->device());
-    communicator->all_reduce(counts_, d9d::ReduceOp::kSum).wait();
-  }
-  at::Tensor state() const override { return counts_; }
-  void load_state(const at::Tensor& state) override { counts_ = state; }
+  at::Tensor compute() const override { return (counts_.value()[0] / counts_.value()[1]).nanmean(); }
+  std::vector<d9d::Accumulator*> accumulators() override { return {&counts_}; }
 
  private:
-  at::Tensor counts_;  // [2, num_classes]: recognised samples, all samples
+  d9d::Accumulator counts_;  // [2, num_classes]: recognised samples, all samples
 };
 
 constexpr std::int64_t kSteps = 8;

@@ -40,17 +40,9 @@ struct Provider : toy::Provider {
 
 // A metric that counts in a [2, 1] table, like a confusion matrix.
 struct TableMetric : Metric {
-  at::Tensor compute() const override { return table.sum(); }
-  void reset() override { table = at::zeros({2, 1}, at::kLong); }
-  void sync(const DeviceMesh& ranks) override {
-    if (ranks.num_ranks() > 1) ranks.communicator()->all_reduce(table, ReduceOp::kSum).wait();
-  }
-  at::Tensor state() const override { return table; }
-  void load_state(const at::Tensor& sums) override {
-    EXPECT_EQ(sums.sizes(), table.sizes());
-    table = sums.to(at::kLong);
-  }
-  at::Tensor table = at::zeros({2, 1}, at::kLong);
+  at::Tensor compute() const override { return table.value().sum(); }
+  std::vector<Accumulator*> accumulators() override { return {&table}; }
+  Accumulator table{{2, 1}};
 };
 
 struct Task : toy::Task {
@@ -79,7 +71,7 @@ struct Task : toy::Task {
   void update_metrics(const State& state, const MetricMap& metrics) override {
     toy::Task::update_metrics(state, metrics);
     num_seen += state.batch.x.size(0);
-    table->table[0] += state.batch.x.size(0);
+    table->table.update(at::tensor({state.batch.x.size(0), std::int64_t{0}}).view({2, 1}));
   }
   MetricMap create_metrics() override {
     MetricMap metrics = toy::Task::create_metrics();

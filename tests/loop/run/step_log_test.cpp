@@ -1,6 +1,7 @@
 // Which values of a step are logged, and when they are written.
 #include "d9d/loop/run/step_log.h"
 
+#include <algorithm>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -10,6 +11,8 @@
 
 #include "tests/loop/run/toy_job.h"
 #include "tests/support/gpu_test.h"
+#include "tests/support/ranks.h"
+#include "tests/support/recording_world.h"
 
 namespace d9d::step_log_test {
 namespace {
@@ -124,6 +127,37 @@ TEST(StepLog, Counts_steps_that_changed_nothing) {
   std::vector<int> skipped;
   for (const auto& line : toy::Job::logged()) skipped.push_back(line.at("skipped_steps"));
   EXPECT_THAT(skipped, ElementsAre(0, 1, 1));
+}
+
+// A task with more sums than the toy's.
+struct ManyMetrics : toy::Task {
+  explicit ManyMetrics(int num) : num_more(num) {}
+  MetricMap create_metrics() override {
+    MetricMap metrics = toy::Task::create_metrics();
+    for (int i = 0; i < num_more; ++i) metrics.emplace(cat("metric_", i), std::make_shared<SumMetric>());
+    return metrics;
+  }
+  int num_more;
+};
+
+TEST(StepLog, Reduces_all_metrics_in_as_many_collectives_as_one) {
+  const auto num_reductions = [](int num_more) {
+    std::int64_t num = 0;  // by the first rank
+    test::run_ranks(test::RankBackend::kThreads, 2, [&](World& world) {
+      std::vector<std::string> operations;
+      const DistContext context({.mesh = {.data_parallel_replicate = 2},
+                                 .world = test::recording(world, operations),
+                                 .local_rank = world.rank()});
+      toy::Job job({{toy::samples(world.rank(), 1)}, {toy::samples(world.rank() + 2, 1)}});
+      ManyMetrics task(num_more);
+      job.make_trainer(context, task).train();
+      if (world.rank() == 0) num = std::ranges::count(operations, "all_reduce");
+    });
+    return num;
+  };
+  const std::int64_t with_one = num_reductions(0);
+  EXPECT_GT(with_one, 0);
+  EXPECT_EQ(num_reductions(5), with_one);
 }
 
 TEST(StepLog, Writes_the_steps_before_an_exception) {

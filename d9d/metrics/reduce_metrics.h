@@ -1,0 +1,24 @@
+// Reduces the accumulators of metrics over ranks, those of all metrics together.
+//
+// Example
+//   reduce_metrics({accuracy.get(), largest_loss.get()}, metric_ranks(context));
+//   accuracy->compute();                                     // over the updates of all ranks
+//   accuracy->reset();
+//
+//   const StreamEvent ready = side_stream.run([&] { reduce_metrics(...); ... });       // beside the next steps
+#pragma once
+
+#include <vector>
+
+#include "d9d/core/mesh/device_mesh.h"
+#include "d9d/metrics/metric.h"
+
+namespace d9d {
+
+// Collective over `ranks`, with the same metrics in the same order: one all-reduce for all sums, one for all maxima and
+// one for all minima, in fp64. Afterwards the accumulators of each metric hold the updates of all ranks, until reset().
+// On CUDA it runs on the current stream, which may be another than that of the updates if it waits for them, and the
+// host does not wait. Updates after compute() and reset() are of the next time, even if the device has not reduced yet.
+void reduce_metrics(const std::vector<Metric*>& metrics, const DeviceMesh& ranks);
+
+}  // namespace d9d

@@ -1,0 +1,182 @@
+#include "d9d/metrics/reduce_metrics.h"
+
+#include <optional>
+
+#include <ATen/ATen.h>
+#include <ATen/DeviceAccelerator.h>
+#include <gtest/gtest.h>
+
+#include "d9d/core/device/side_stream.h"
+
+#include "tests/support/device.h"
+#include "tests/support/gpu_ranks.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/ranks.h"
+#include "tests/support/recording_world.h"
+#include "tests/support/stream_gate.h"
+
+namespace d9d::test::reduce_metrics_test {
+namespace {
+
+// The largest and smallest values, and how many of them are positive and not.
+class Extremes final : public Metric {
+ public:
+  void update(const at::Tensor& values) {
+    largest_.update(values.max());
+    smallest_.update(values.min().view({1, 1}));
+    counts_.update(at::stack({(values > 0).sum(), (values <= 0).sum()}));
+  }
+  at::Tensor compute() const override {
+    return at::cat({largest_.value().view({1}), smallest_.value().view({1}), counts_.value()});
+  }
+  std::vector<Accumulator*> accumulators() override { return {&largest_, &counts_, &smallest_}; }
+
+ private:
+  Accumulator largest_{{}, ReduceOp::kMax}, smallest_{{1, 1}, ReduceOp::kMin}, counts_{{2}};
+};
+
+at::Tensor numbers(const std::vector<double>& values) { return at::tensor(values, at::kDouble); }
+
+DeviceMesh all_ranks(World& world) { return {"all", {{"dp", world.size()}}, borrowed(world)}; }
+
+class ReducedMetrics : public ::testing::TestWithParam<RankBackend> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == RankBackend::kNccl && !has_gpus(2)) GTEST_SKIP() << "needs 2 GPUs";
+  }
+};
+
+std::string name_of(const ::testing::TestParamInfo<RankBackend>& info) { return to_string(info.param); }
+INSTANTIATE_TEST_SUITE_P(Backends, ReducedMetrics, ::testing::Values(RankBackend::kThreads, RankBackend::kGloo),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Nccl, ReducedMetrics, ::testing::Values(RankBackend::kNccl), name_of);
+
+// The first rank has no updates, as one without the last pipeline stage.
+TEST_P(ReducedMetrics, Cover_the_updates_of_all_ranks_until_reset) {
+  run_ranks(GetParam(), GetParam() == RankBackend::kNccl ? 2 : 3, [](World& world) {
+    const DeviceMesh ranks = all_ranks(world);
+    const auto on_device = [&](const std::vector<double>& values) { return numbers(values).to(world.device()); };
+    Extremes extremes;
+    SumMetric sum;
+    MeanMetric mean;
+    for (const double factor : {1.0, 10.0}) {
+      double expected_sum = 0, weighted = 0, weight = 0;
+      for (std::int64_t rank = 1; rank < world.size(); ++rank) {
+        const double value = factor * static_cast<double>(rank);
+        if (rank == world.rank()) {
+          extremes.update(on_device({value, -value - 0.5}));
+          sum.update(on_device({value, 0.25}));
+          mean.update(on_device({value}), on_device({4 - value}));
+        }
+        expected_sum += value + 0.25;
+        weighted += value * (4 - value);
+        weight += 4 - value;
+      }
+      reduce_metrics({&extremes, &sum, &mean}, ranks);
+      const double most = factor * static_cast<double>(world.size() - 1);
+      const auto others = static_cast<double>(world.size() - 1);
+      EXPECT_TRUE(at::equal(extremes.compute().cpu(), numbers({most, -most - 0.5, others, others})));
+      EXPECT_EQ(sum.compute().item<double>(), expected_sum);
+      EXPECT_EQ(mean.compute().item<double>(), weighted / weight);
+      for (Metric* metric : std::vector<Metric*>{&extremes, &sum, &mean}) metric->reset();
+    }
+  });
+}
+
+// One all-reduce a metric, as an oracle: the sum over threads of a value does not depend on what it is packed with.
+TEST(ReduceMetrics, Has_the_bits_of_metrics_that_are_reduced_alone) {
+  run_ranks(RankBackend::kThreads, 4, [](World& world) {
+    const DeviceMesh ranks = all_ranks(world);
+    SumMetric first, second;
+    MeanMetric mean;
+    const double value = 1.0 / static_cast<double>(3 + world.rank());
+    first.update(numbers({value}));
+    second.update(numbers({value * value}));
+    mean.update(numbers({value}), numbers({1 / value}));
+    std::vector<at::Tensor> expected;
+    for (const at::Tensor& own : {first.compute(), second.compute(), mean.sums()}) {
+      expected.push_back(own.clone());
+      ranks.communicator()->all_reduce(expected.back(), ReduceOp::kSum).wait();
+    }
+    reduce_metrics({&first, &second, &mean}, ranks);
+    EXPECT_TRUE(at::equal(first.compute(), expected[0]));
+    EXPECT_TRUE(at::equal(second.compute(), expected[1]));
+    EXPECT_TRUE(at::equal(mean.sums(), expected[2]));
+  });
+}
+
+TEST(ReduceMetrics, Communicates_once_for_each_op) {
+  run_ranks(RankBackend::kThreads, 2, [](World& world) {
+    std::vector<std::string> operations;
+    const DeviceMesh ranks("all", {{"dp", 2}}, recording(world, operations));
+    SumMetric sum;
+    MeanMetric mean;
+    Extremes one, other;
+    reduce_metrics({&sum, &mean}, ranks);
+    EXPECT_EQ(operations, std::vector<std::string>(1, "all_reduce"));
+    operations.clear();
+    reduce_metrics({&one, &sum, &mean, &other}, ranks);
+    EXPECT_EQ(operations, std::vector<std::string>(3, "all_reduce"));
+    operations.clear();
+    reduce_metrics({}, ranks);
+    EXPECT_TRUE(operations.empty());
+  });
+}
+
+TEST(ReduceMetrics, Leaves_the_values_of_one_rank) {
+  SumMetric sum;
+  sum.update(numbers({1, 2}));
+  reduce_metrics({&sum}, DeviceMesh());
+  EXPECT_EQ(sum.compute().item<double>(), 3);
+}
+
+class ReduceMetricsCuda : public GpuTest {};
+
+// The stream beside has not begun when the host goes on: it reads what was updated before, and memory that the current
+// stream does not get again meanwhile.
+TEST_F(ReduceMetricsCuda, Leaves_later_updates_to_the_next_time) {
+  const at::Device gpu(at::kCUDA, 0);
+  const auto full = [&](double value) { return at::full({1000}, value, at::TensorOptions(gpu).dtype(at::kDouble)); };
+  const SideStream side(gpu);
+  Extremes extremes;
+  std::vector<at::Tensor> computed;
+  const auto compute = [&] {
+    reduce_metrics({&extremes}, DeviceMesh());
+    computed.push_back(extremes.compute());
+    extremes.reset();
+  };
+  extremes.update(full(1));
+  side.run(compute).synchronize();  // loads kernels, which waits for the device
+  std::optional<StreamGate> gate;
+  extremes.update(full(2));
+  (void)side.run([&] { gate.emplace(gpu); });
+  const StreamEvent first = side.run(compute);
+  std::vector<at::Tensor> others;
+  for (int i = 0; i < 100; ++i) others.push_back(at::full({}, 9.0, at::TensorOptions(gpu).dtype(at::kDouble)));
+  extremes.update(full(3));
+  EXPECT_FALSE(first.is_complete());
+  gate->open();
+  first.synchronize();
+  side.run(compute).synchronize();
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto value = static_cast<double>(i + 1);
+    EXPECT_TRUE(at::equal(computed[i].cpu(), numbers({value, value, 1000, 0}))) << i;
+  }
+}
+
+TEST_F(ReduceMetricsCuda, Does_not_wait_for_the_device) {
+  const at::Tensor value = at::ones({2}, at::TensorOptions(at::Device(at::kCUDA, 0)).dtype(at::kDouble));
+  const SideStream side(value.device());
+  Extremes extremes;
+  EXPECT_FALSE(waits_for_device([&] {
+    extremes.update(value);
+    (void)side.run([&] {
+      reduce_metrics({&extremes}, DeviceMesh());
+      (void)extremes.compute();
+      extremes.reset();
+    });
+  }));
+}
+
+}  // namespace
+}  // namespace d9d::test::reduce_metrics_test
