@@ -28,7 +28,7 @@ class Area(NamedTuple):
 
 
 AREAS = {
-    "base": Area((), JSON + POSIX),
+    "base": Area((), JSON + POSIX + ("cxxabi.h",)),
     "core": Area((), TORCH + C10D + CUDA + JSON + POSIX),
     "core/device/cuda_plugin": Area(("core",), TORCH + CUDA + ("torch/csrc/cuda/",)),
     "pipelining/api": Area(("core",)),

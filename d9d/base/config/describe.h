@@ -104,7 +104,7 @@ struct TypeOf<std::pair<A, B>> final : PairType {
 
 template <Record T>
 struct TypeOf<T> final : RecordType {
-  TypeOf() : RecordType(tag_of_record(), describe_fields(), &defaults()) {}
+  TypeOf() : RecordType(typeid(T), tag_of_record(), describe_fields(), &defaults()) {}
 
   void validate(const void* record, const ConfigPath& path) const override {
     if constexpr (requires(const T& r) { r.validate(path); }) as<T>(record).validate(path);

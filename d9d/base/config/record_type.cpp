@@ -1,7 +1,12 @@
 #include "d9d/base/config/record_type.h"
 
+#include <cxxabi.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
+#include <memory>
+#include <regex>
 #include <string>
 #include <utility>
 
@@ -38,6 +43,14 @@ bool knows_all_keys(const RecordType& record, const Json& object) {
   });
 }
 
+// "PretrainConfig<Qwen3DenseParameters>" of d9d::PretrainConfig<d9d::Qwen3DenseParameters>.
+std::string name_without_namespaces(const std::type_info& type) {
+  const std::unique_ptr<char, decltype(&std::free)> name(abi::__cxa_demangle(type.name(), nullptr, nullptr, nullptr),
+                                                         &std::free);
+  static const std::regex kNamespace(R"((\w+|\(anonymous namespace\))::)");
+  return std::regex_replace(name == nullptr ? type.name() : name.get(), kNamespace, "");
+}
+
 // Mistakes in fields() that a program would not notice otherwise.
 void check_range(const FieldDescription& field) {
   const Range& range = field.range;
@@ -58,8 +71,8 @@ void check_distinct(const std::vector<std::string_view>& names, const char* what
 
 }  // namespace
 
-RecordType::RecordType(Tag tag, std::vector<FieldDescription> fields, const void* defaults)
-    : tag_(tag), fields_(std::move(fields)), defaults_(defaults) {
+RecordType::RecordType(const std::type_info& type, Tag tag, std::vector<FieldDescription> fields, const void* defaults)
+    : title_(name_without_namespaces(type)), tag_(tag), fields_(std::move(fields)), defaults_(defaults) {
   if (!tag_.key.empty()) keys_.push_back(tag_.key);
   for (const auto& field : fields_) {
     if (field.name.empty()) {
@@ -121,8 +134,11 @@ void RecordType::write_fields(const void* value, Json& object) const {
 }
 
 Json RecordType::schema(const Range&) const {
-  Json schema = {
-      {"type", "object"}, {"properties", Json::object()}, {"required", Json::array()}, {"additionalProperties", false}};
+  Json schema = {{"title", title_},
+                 {"type", "object"},
+                 {"properties", Json::object()},
+                 {"required", Json::array()},
+                 {"additionalProperties", false}};
   if (!tag_.key.empty()) {
     schema["properties"][std::string(tag_.key)] = {{"const", tag_.value}};
     schema["required"].push_back(tag_.key);

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
+#include <typeinfo>
 #include <vector>
 
 #include "d9d/base/config/value_type.h"
@@ -21,8 +23,8 @@ struct FieldDescription {
 
 class RecordType : public ValueType {
  public:
-  // `defaults` is a default-constructed record that must outlive this object.
-  RecordType(Tag tag, std::vector<FieldDescription> fields, const void* defaults);
+  // `defaults` is a default-constructed record of the type that must outlive this object.
+  RecordType(const std::type_info& type, Tag tag, std::vector<FieldDescription> fields, const void* defaults);
 
   void parse(const Json& json, const ConfigPath& path, const Range& range, void* target) const override;
   [[nodiscard]] Json write(const void* value) const override;
@@ -41,6 +43,7 @@ class RecordType : public ValueType {
   void write_fields(const void* value, Json& object) const;
   void add_field_schemas(Json& schema) const;
 
+  std::string title_;  // the C++ name without namespaces
   Tag tag_;
   std::vector<FieldDescription> fields_;
   std::vector<std::string_view> keys_;

@@ -274,22 +274,27 @@ TEST(WriteRecord, Keeps_all_digits_of_a_double) {
 TEST(JsonSchema, Describes_types_ranges_defaults_and_tags) {
   EXPECT_EQ(json_schema<Drawing>(), Json::parse(R"({
     "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "Drawing",
     "type": "object",
     "properties": {
       "name": {"type": "string"},
       "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
       "count": {"type": "integer", "minimum": 1.0, "default": 3},
       "shapes": {"type": "array", "items": {"oneOf": [
-        {"type": "object", "properties": {"shape": {"const": "circle"}, "radius": {"type": "number", "exclusiveMinimum": 0.0}},
+        {"title": "Circle", "type": "object",
+         "properties": {"shape": {"const": "circle"}, "radius": {"type": "number", "exclusiveMinimum": 0.0}},
          "required": ["shape", "radius"], "additionalProperties": false},
-        {"type": "object", "properties": {"shape": {"const": "square"}, "width": {"type": "integer", "default": 1},
-                                          "color": {"enum": ["red", "dark_blue"], "default": "red"}},
+        {"title": "Square", "type": "object",
+         "properties": {"shape": {"const": "square"}, "width": {"type": "integer", "default": 1},
+                        "color": {"enum": ["red", "dark_blue"], "default": "red"}},
          "required": ["shape"], "additionalProperties": false}]}, "default": []},
       "frame": {"anyOf": [{"oneOf": [
-        {"type": "object", "properties": {"shape": {"const": "circle"}, "radius": {"type": "number", "exclusiveMinimum": 0.0}},
+        {"title": "Circle", "type": "object",
+         "properties": {"shape": {"const": "circle"}, "radius": {"type": "number", "exclusiveMinimum": 0.0}},
          "required": ["shape", "radius"], "additionalProperties": false},
-        {"type": "object", "properties": {"shape": {"const": "square"}, "width": {"type": "integer", "default": 1},
-                                          "color": {"enum": ["red", "dark_blue"], "default": "red"}},
+        {"title": "Square", "type": "object",
+         "properties": {"shape": {"const": "square"}, "width": {"type": "integer", "default": 1},
+                        "color": {"enum": ["red", "dark_blue"], "default": "red"}},
          "required": ["shape"], "additionalProperties": false}]}, {"type": "null"}], "default": null}
     },
     "required": ["name", "note"],
