@@ -52,8 +52,10 @@ struct JobConfig {
 // A job of d9d 0.24.
 [[nodiscard]] Json job_0_24();
 
-// The pretraining example of d9d 0.16, value by value: it has other sections for batching and loading, and
-// model.model.
+// A job file of d9d 0.16, "pretrain.json" or "calculate_perplexity.json".
+[[nodiscard]] Json file_of_0_16(const std::string& name);
+
+// The pretraining example of d9d 0.16: it has other sections for batching and loading, and model.model.
 [[nodiscard]] Json job_0_16();
 
 // The text of the ConfigError that `call` throws, or "accepted".
