@@ -210,15 +210,6 @@ def entries_of(root: Path, header: Path) -> list[Entry]:
     return list(entries.values())
 
 
-def cell(text: str) -> str:
-    """For a table of Markdown, where code in backticks needs no escapes except of bars."""
-
-    def escape(match: re.Match) -> str:
-        return match["code"].replace("|", r"\|") if match["code"] else "\\" + match[0]
-
-    return re.sub(r"(?P<code>`[^`]*`)|[*<|]", escape, text)
-
-
 def page(root: Path) -> str:
     entries = [entry for header in source_tree.files(root, (".h", ".cuh"), ("d9d",)) if len(header.parts) > 2
                for entry in entries_of(root, header)]
@@ -228,7 +219,7 @@ def page(root: Path) -> str:
     for area in areas:
         rows = sorted((entry for entry in entries if entry.area == area), key=lambda one: (one.name.lower(), one.name, one.header))
         parts.append(f"\n## {area}\n\n| name | header | is |\n|---|---|---|\n")
-        parts += [f"| `{one.name}` | [{one.header.relative_to('d9d')}](../{one.header}) | {cell(one.sentence)} |\n" for one in rows]
+        parts += [f"| `{one.name}` | [{one.header.relative_to('d9d')}](../{one.header}) | {source_tree.markdown_cell(one.sentence)} |\n" for one in rows]
     return "".join(parts)
 
 

@@ -66,6 +66,15 @@ def line_of(text: str, offset: int) -> int:
     return text.count("\n", 0, offset) + 1
 
 
+def markdown_cell(text: str) -> str:
+    """For a table of Markdown, where code in backticks needs no escapes except of bars."""
+
+    def escape(match: re.Match) -> str:
+        return match["code"].replace("|", r"\|") if match["code"] else "\\" + match[0]
+
+    return re.sub(r"(?P<code>`[^`]*`)|[*<|]", escape, text)
+
+
 class Report:
     """Collects findings, prints each as it comes, ends the program."""
 

@@ -28,7 +28,7 @@ struct ExponentialCurveConfig {
   static constexpr auto fields() { return record<ExponentialCurveConfig>(); }
 };
 struct PolyCurveConfig {
-  double power = 2.0;
+  double power = 2.0;  // of the share of the phase that is over: 1 is a straight line
 
   static constexpr Tag kTag = {"type", "poly"};
   static constexpr auto fields() { return record<PolyCurveConfig>(defaulted("power", &PolyCurveConfig::power)); }
@@ -36,10 +36,10 @@ struct PolyCurveConfig {
 using CurveConfig = std::variant<LinearCurveConfig, CosineCurveConfig, ExponentialCurveConfig, PolyCurveConfig>;
 
 // The multiplier of a phase goes from the end value of the previous phase to its target.
-struct StepsPhaseConfig {  // lasts a number of steps
-  std::int64_t steps = 1;
-  double target_multiplier = 1.0;
-  CurveConfig curve = {};
+struct StepsPhaseConfig {          // lasts a number of steps
+  std::int64_t steps = 1;          // how many it lasts
+  double target_multiplier = 1.0;  // at its end
+  CurveConfig curve = {};          // from the multiplier before to its target
 
   static constexpr Tag kTag = {"mode", "steps"};
   static constexpr auto fields() {
@@ -52,9 +52,9 @@ struct StepsPhaseConfig {  // lasts a number of steps
 // Lasts until a fraction of all steps, counted from the start of the run: after 0.1, another phase to 0.5 has 40 % of
 // the steps.
 struct PercentagePhaseConfig {
-  double percentage = 1.0;  // where it ends, in [0, 1]
-  double target_multiplier = 1.0;
-  CurveConfig curve = {};
+  double percentage = 1.0;         // where it ends, in [0, 1]
+  double target_multiplier = 1.0;  // at its end
+  CurveConfig curve = {};          // from the multiplier before to its target
 
   static constexpr Tag kTag = {"mode", "percentage"};
   static constexpr auto fields() {
@@ -64,9 +64,9 @@ struct PercentagePhaseConfig {
                          required("curve", &Phase::curve));
   }
 };
-struct RestPhaseConfig {  // lasts until the end of the run
-  double target_multiplier = 1.0;
-  CurveConfig curve = {};
+struct RestPhaseConfig {           // lasts until the end of the run
+  double target_multiplier = 1.0;  // at its end
+  CurveConfig curve = {};          // from the multiplier before to its target
 
   static constexpr Tag kTag = {"mode", "rest"};
   static constexpr auto fields() {
@@ -78,8 +78,8 @@ struct RestPhaseConfig {  // lasts until the end of the run
 using PhaseConfig = std::variant<StepsPhaseConfig, PercentagePhaseConfig, RestPhaseConfig>;
 
 struct PiecewiseConfig {
-  double initial_multiplier = 1.0;
-  std::vector<PhaseConfig> phases = {};
+  double initial_multiplier = 1.0;       // at the start
+  std::vector<PhaseConfig> phases = {};  // one after the other
 
   static constexpr auto fields() {
     return record<PiecewiseConfig>(required("initial_multiplier", &PiecewiseConfig::initial_multiplier, at_least(0)),
@@ -88,7 +88,7 @@ struct PiecewiseConfig {
 };
 
 struct PiecewiseSchedulerConfig {
-  PiecewiseConfig scheduler = {};
+  PiecewiseConfig scheduler = {};  // the curve
 
   static constexpr Tag kTag = {"name", "piecewise"};
   static constexpr auto fields() {

@@ -15,12 +15,12 @@
 namespace d9d {
 
 struct AdamWConfig {
-  double lr = 1e-3;
-  std::pair<double, double> betas = {0.9, 0.999};
-  double eps = 1e-8;
-  double weight_decay = 1e-2;
-  bool amsgrad = false;
-  bool maximize = false;
+  double lr = 1e-3;                                // learning rate, times the multiplier of lr_scheduler
+  std::pair<double, double> betas = {0.9, 0.999};  // decay of the averages of gradients and of their squares
+  double eps = 1e-8;                               // added to the root of the second average
+  double weight_decay = 1e-2;                      // shrinks parameters by lr times this
+  bool amsgrad = false;                            // divide by the largest second average so far
+  bool maximize = false;                           // follow the gradient upwards
 
   static constexpr Tag kTag = {"name", "adamw"};
   static constexpr auto fields() {
@@ -33,13 +33,13 @@ struct AdamWConfig {
 };
 
 struct AdamConfig {
-  double lr = 1e-3;
-  std::pair<double, double> betas = {0.9, 0.999};
-  double eps = 1e-8;
-  double weight_decay = 1e-2;  // added to the gradient, unless decoupled
-  bool amsgrad = false;
-  bool maximize = false;
-  bool decoupled_weight_decay = false;
+  double lr = 1e-3;                                // learning rate, times the multiplier of lr_scheduler
+  std::pair<double, double> betas = {0.9, 0.999};  // decay of the averages of gradients and of their squares
+  double eps = 1e-8;                               // added to the root of the second average
+  double weight_decay = 1e-2;                      // added to the gradient, unless decoupled
+  bool amsgrad = false;                            // divide by the largest second average so far
+  bool maximize = false;                           // follow the gradient upwards
+  bool decoupled_weight_decay = false;             // shrinks parameters, as AdamW does
 
   static constexpr Tag kTag = {"name", "adam"};
   static constexpr auto fields() {
@@ -53,12 +53,12 @@ struct AdamConfig {
 };
 
 struct SgdConfig {
-  double lr = 1e-3;
-  double momentum = 0.0;
-  double dampening = 0.0;
-  double weight_decay = 0.0;
-  bool nesterov = false;  // needs momentum > 0 and dampening = 0
-  bool maximize = false;
+  double lr = 1e-3;           // learning rate, times the multiplier of lr_scheduler
+  double momentum = 0.0;      // decay of the sum of gradients; 0: none
+  double dampening = 0.0;     // share of a new gradient that is left out of the sum
+  double weight_decay = 0.0;  // added to the gradient, times the parameter
+  bool nesterov = false;      // needs momentum > 0 and dampening = 0
+  bool maximize = false;      // follow the gradient upwards
 
   void validate(const ConfigPath& path) const;
 
@@ -74,11 +74,11 @@ struct SgdConfig {
 
 // AdamW whose bf16 parameters are rounded stochastically, so that they need no fp32 copies.
 struct StochasticAdamWConfig {
-  double lr = 1e-3;
-  std::pair<double, double> betas = {0.9, 0.999};
-  double eps = 1e-8;
-  double weight_decay = 1e-2;
-  Dtype state_dtype = Dtype::kFloat32;  // of both moments
+  double lr = 1e-3;                                // learning rate, times the multiplier of lr_scheduler
+  std::pair<double, double> betas = {0.9, 0.999};  // decay of the averages of gradients and of their squares
+  double eps = 1e-8;                               // added to the root of the second average
+  double weight_decay = 1e-2;                      // shrinks parameters by lr times this
+  Dtype state_dtype = Dtype::kFloat32;             // of both moments
 
   static constexpr Tag kTag = {"name", "stochastic_adamw"};
   static constexpr auto fields() {

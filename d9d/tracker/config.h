@@ -31,7 +31,7 @@ struct LogTrackerConfig {
 
 // Writes one JSON object, on one line, for each step.
 struct JsonlTrackerConfig {
-  std::filesystem::path path = {};
+  std::filesystem::path path = {};  // the file, to which a job that continues appends
 
   static constexpr Tag kTag = {"provider", "jsonl"};
   static constexpr auto fields() { return record<JsonlTrackerConfig>(required("path", &JsonlTrackerConfig::path)); }
@@ -48,9 +48,9 @@ struct TensorboardTrackerConfig {
 };
 
 struct AimTrackerConfig {
-  std::string repo = {};  // path or address of the Aim repository
-  bool log_system_params = true;
-  bool capture_terminal_logs = true;
+  std::string repo = {};                       // path or address of the Aim repository
+  bool log_system_params = true;               // packages, environment and hardware
+  bool capture_terminal_logs = true;           // what the program prints
   std::int64_t system_tracking_interval = 10;  // seconds
 
   static constexpr Tag kTag = {"provider", "aim"};
@@ -69,13 +69,13 @@ constexpr auto enum_names(WandbMode) {
 
 // Weights & Biases.
 struct WandbTrackerConfig {
-  std::string project = {};
-  std::optional<std::string> entity = {};
-  std::optional<std::string> group = {};
-  std::vector<std::string> tags = {};
-  WandbMode mode = WandbMode::kOnline;
-  std::optional<std::filesystem::path> dir = {};
-  bool capture_terminal_logs = false;
+  std::string project = {};                       // which the run belongs to
+  std::optional<std::string> entity = {};         // user or team; null: the account's default
+  std::optional<std::string> group = {};          // of runs; null: none
+  std::vector<std::string> tags = {};             // of the run
+  WandbMode mode = WandbMode::kOnline;            // offline: files only
+  std::optional<std::filesystem::path> dir = {};  // folder of its files; null: wandb's own
+  bool capture_terminal_logs = false;             // what the program prints
 
   static constexpr Tag kTag = {"provider", "wandb"};
   static constexpr auto fields() {
@@ -88,8 +88,8 @@ struct WandbTrackerConfig {
 };
 
 struct MlflowTrackerConfig {
-  std::string experiment = {};  // created if absent
-  std::optional<std::string> tracking_uri = {};
+  std::string experiment = {};                   // created if absent
+  std::optional<std::string> tracking_uri = {};  // address of the server or the files; null: MLflow's own default
 
   static constexpr Tag kTag = {"provider", "mlflow"};
   static constexpr auto fields() {
@@ -104,7 +104,7 @@ using TrackerVariant = std::variant<NullTrackerConfig, LogTrackerConfig, JsonlTr
 
 // Writes every value to each of several trackers.
 struct MultiTrackerConfig {
-  std::vector<TrackerVariant<>> trackers = {};
+  std::vector<TrackerVariant<>> trackers = {};  // one or more, none of them a multi
 
   static constexpr Tag kTag = {"provider", "multi"};
   static constexpr auto fields() {

@@ -16,7 +16,7 @@ namespace d9d {
 
 // Position interpolation, Chen et al. 2023.
 struct LinearRopeScalingConfig {
-  double factor = 1.0;
+  double factor = 1.0;  // divides the positions
 
   static constexpr Tag kTag = {"type", "linear"};
   static constexpr auto fields() {
@@ -26,7 +26,7 @@ struct LinearRopeScalingConfig {
 
 // Enlarges the base instead of slowing positions down.
 struct NtkRopeScalingConfig {
-  double factor = 1.0;
+  double factor = 1.0;  // by how much the context grows
 
   static constexpr Tag kTag = {"type", "ntk"};
   static constexpr auto fields() {
@@ -36,14 +36,14 @@ struct NtkRopeScalingConfig {
 
 // Peng et al. 2023, "YaRN".
 struct YarnRopeScalingConfig {
-  double factor = 1.0;
-  std::int64_t original_max_position_embeddings = 1;
+  double factor = 1.0;                                // divides low frequencies
+  std::int64_t original_max_position_embeddings = 1;  // positions of the original training
   double beta_fast = 32.0;                      // a frequency with more rotations over the original context is kept
   double beta_slow = 1.0;                       // a frequency with fewer rotations is divided by factor
   bool truncate = false;                        // round the two borders outwards to whole dimensions
   std::optional<double> attention_factor = {};  // scale of both tables; null: derived from factor and the two mscales
-  std::optional<double> mscale = {};
-  std::optional<double> mscale_all_dim = {};
+  std::optional<double> mscale = {};  // with mscale_all_dim: numerator of attention_factor, 1 + 0.1 mscale ln factor
+  std::optional<double> mscale_all_dim = {};  // with mscale: its denominator, the same of this
 
   // Throws ConfigError unless beta_fast > beta_slow.
   void validate(const ConfigPath& path) const;
@@ -63,10 +63,10 @@ struct YarnRopeScalingConfig {
 
 // The frequency bands of Llama 3.1.
 struct Llama3RopeScalingConfig {
-  double factor = 1.0;
-  double low_freq_factor = 1.0;
-  double high_freq_factor = 4.0;
-  std::int64_t original_max_position_embeddings = 1;
+  double factor = 1.0;            // divides low frequencies
+  double low_freq_factor = 1.0;   // a frequency with fewer rotations over the original context is divided
+  double high_freq_factor = 4.0;  // a frequency with more rotations is kept
+  std::int64_t original_max_position_embeddings = 1;  // positions of the original training
 
   // Throws ConfigError unless low_freq_factor < high_freq_factor.
   void validate(const ConfigPath& path) const;
@@ -84,11 +84,11 @@ struct Llama3RopeScalingConfig {
 
 // Ding et al. 2024, "LongRoPE": one divisor for each frequency, with separate lists for short and for long contexts.
 struct LongRopeScalingConfig {
-  std::vector<double> short_factor = {};  // [head_dim / 2]
-  std::vector<double> long_factor = {};   // [head_dim / 2]
-  std::int64_t original_max_position_embeddings = 1;
-  std::optional<double> factor = {};            // null: max_position_ids / original_max_position_embeddings
-  std::optional<double> attention_factor = {};  // scale of both tables; null: derived from factor
+  std::vector<double> short_factor = {};              // [head_dim / 2]
+  std::vector<double> long_factor = {};               // [head_dim / 2]
+  std::int64_t original_max_position_embeddings = 1;  // longest context of short_factor
+  std::optional<double> factor = {};                  // null: max_position_ids / original_max_position_embeddings
+  std::optional<double> attention_factor = {};        // scale of both tables; null: derived from factor
 
   static constexpr Tag kTag = {"type", "longrope"};
   static constexpr auto fields() {

@@ -14,13 +14,13 @@
 namespace d9d {
 
 struct DeviceMeshParameters {
-  std::int64_t pipeline_parallel = 1;
-  std::int64_t data_parallel_replicate = 1;
-  std::int64_t data_parallel_shard = 1;
-  std::int64_t context_parallel_replicate = 1;
-  std::int64_t context_parallel_shard = 1;
-  std::int64_t tensor_parallel = 1;
-  std::int64_t expert_parallel = 1;  // divides the product of the data, context and tensor degrees
+  std::int64_t pipeline_parallel = 1;           // parts of the model, one after the other
+  std::int64_t data_parallel_replicate = 1;     // replicas that divide the samples
+  std::int64_t data_parallel_shard = 1;         // the same, and each holds a share of the parameters
+  std::int64_t context_parallel_replicate = 1;  // ranks that divide the sequences
+  std::int64_t context_parallel_shard = 1;      // the same, and each holds a share of the parameters
+  std::int64_t tensor_parallel = 1;             // ranks that divide each layer
+  std::int64_t expert_parallel = 1;             // divides the product of the data, context and tensor degrees
 
   [[nodiscard]] bool has_pipeline_parallel() const { return pipeline_parallel > 1; }
   [[nodiscard]] bool has_data_parallel_replicate() const { return data_parallel_replicate > 1; }

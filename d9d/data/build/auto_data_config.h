@@ -16,14 +16,15 @@ struct AutoDataConfig {
   std::int64_t global_batch_size = 1;  // samples of one optimiser step over all ranks
   std::int64_t microbatch_size = 1;    // samples of one forward pass on one rank
   std::int64_t num_workers = 0;        // 0: samples are read by the training thread
+  // Whether rank r of n takes every n-th sample of a global batch or its r-th part.
   ShardIndexingMode shard_indexing_mode = ShardIndexingMode::kSequential;
-  bool shuffle = false;
+  bool shuffle = false;  // in another order each epoch, by the seed of the job
   // Whether the samples after the last full global batch are dropped. null: true for training; false for an evaluation
   // set (whole_set()), except with the view "streamed", which always drops them.
   std::optional<bool> drop_last = {};
-  bool pin_memory = true;
-  bool persistent_workers = false;                   // no effect: workers always live as long as the stream
-  std::optional<std::int64_t> prefetch_factor = {};  // batches that each worker reads ahead
+  bool pin_memory = true;           // batches are in pinned memory if ranks are on GPUs
+  bool persistent_workers = false;  // refused without workers, which live as long as the data in any case
+  std::optional<std::int64_t> prefetch_factor = {};  // batches that each worker reads ahead; null: 2
   // Seconds within which a microbatch must be read; 0: no limit. null: 300, but no limit for the view "streamed".
   std::optional<double> timeout = {};
 

@@ -32,9 +32,11 @@ struct TokenizationConfig {
   std::optional<std::filesystem::path> tokenizer = {};  // a tokenizer.json; unset: tokens are bytes
   std::optional<std::string> end_of_document = {};      // text of the token that is appended to each document
   bool add_special_tokens = false;                      // whether to add the tokens of the tokenizer's template
+  // Rows that give no document: the job ends with an error, or leaves them out and counts them.
   BadRows bad_rows = BadRows::kRefuse;
-  std::int64_t num_proc = 1;                        // threads that tokenise
-  std::optional<std::filesystem::path> cache = {};  // the folder of token files; unset: default_token_cache()
+  std::int64_t num_proc = 1;  // threads that tokenise
+  // Folder of token files; unset: $XDG_CACHE_HOME/d9d/tokens, or in ~/.cache.
+  std::optional<std::filesystem::path> cache = {};
 
   static constexpr auto fields() {
     using Data = TokenizationConfig;
@@ -47,8 +49,8 @@ struct TokenizationConfig {
 
 // Files of rows with columns.
 struct ColumnsConfig {
-  std::vector<std::string> paths = {};  // files or globs
-  std::string column = "text";
+  std::vector<std::string> paths = {};            // files or globs
+  std::string column = "text";                    // the column with the text
   std::optional<std::string> prompt_column = {};  // its text precedes that of `column` and is not predicted
   // Instead of the two columns above: a column of conversations, which are lists of {"role", "content"}. Only the
   // tokens of the assistant are predicted.
@@ -106,7 +108,7 @@ struct ParquetSource {
 // Arrow's IPC streams or files, and folders of Hugging Face datasets (dataset_files()), from which `split` is read.
 struct ArrowSource {
   ColumnsConfig columns = {};
-  std::string split = "train";
+  std::string split = "train";  // of a folder of a Hugging Face dataset
   SequenceConfig sequence = {};
 
   static constexpr Tag kTag = {"kind", "arrow"};
@@ -118,9 +120,9 @@ struct ArrowSource {
 
 // A binary file of token ids, little-endian, without a header.
 struct TokensSource {
-  std::filesystem::path path = {};  // may be a glob
-  TokenDtype dtype = TokenDtype::kUint16;
-  std::optional<std::int64_t> end_of_document = {};  // TokenFormat::end_of_document
+  std::filesystem::path path = {};                   // may be a glob
+  TokenDtype dtype = TokenDtype::kUint16;            // of one id
+  std::optional<std::int64_t> end_of_document = {};  // the id that ends each document; null: each file is one document
   SequenceConfig sequence = {};
 
   static constexpr Tag kTag = {"kind", "tokens"};
@@ -164,8 +166,8 @@ using TokensDataConfig = DataOf<TokensSource>;
 using MegatronDataConfig = DataOf<MegatronSource>;
 
 struct MixedSourceConfig {
-  double weight = 1;  // share of this source in the samples, relative to the other weights
-  SourceConfig source = {};
+  double weight = 1;         // share of this source in the samples, relative to the other weights
+  SourceConfig source = {};  // as the data of a job, without the keys of the loader
 
   static constexpr auto fields() {
     using Data = MixedSourceConfig;
@@ -175,7 +177,7 @@ struct MixedSourceConfig {
 
 // Sources mixed by weight: MixtureDataset.
 struct MixtureDataConfig {
-  std::vector<MixedSourceConfig> sources = {};
+  std::vector<MixedSourceConfig> sources = {};  // at least one
   AutoDataConfig loader = {};
 
   static constexpr Tag kTag = {"kind", "mixture"};

@@ -18,14 +18,14 @@
 namespace d9d {
 
 struct DatasetDataConfig {
-  std::string dataset = {};  // a folder, as dataset_files() reads it
-  std::string split = {};
-  std::string text_column = {};
-  std::int64_t use_samples = 1;   // at most this many rows become documents
-  std::int64_t shuffle_seed = 0;  // seeds Dataset.shuffle(), then BufferOrder::kLegacy
-  std::filesystem::path tokenizer = {};
-  std::int64_t num_proc = 1;
-  std::int64_t presort_buffer_size = 1;
+  std::string dataset = {};              // a folder of a Hugging Face dataset
+  std::string split = {};                // of the dataset
+  std::string text_column = {};          // the column with the text
+  std::int64_t use_samples = 1;          // at most this many rows become documents
+  std::int64_t shuffle_seed = 0;         // of the order of rows and of batches
+  std::filesystem::path tokenizer = {};  // a tokenizer.json
+  std::int64_t num_proc = 1;             // threads that tokenise
+  std::int64_t presort_buffer_size = 1;  // documents that are sorted by length at a time
   AutoDataConfig loader = {};
 
   static constexpr auto fields() {

@@ -20,6 +20,7 @@ struct ConcatenatedViewConfig {
 
 // One document per sample, of at most sequence_length positions: DocumentDataset.
 struct DocumentsViewConfig {
+  // Longer than a sequence: an error, or cut off, or cut into several, or left out.
   LongDocuments long_documents = LongDocuments::kRefuse;
   // If > 0, documents are sorted by length within buffers of this size, so that batches need little padding
   // (BufferSortedDataset). Must be a multiple of global_batch_size. 0: no sorting.
@@ -35,6 +36,7 @@ struct DocumentsViewConfig {
 
 // Packs several documents, which do not attend to each other, into each sequence of sequence_length: PackedDataset.
 struct PackedViewConfig {
+  // Longer than a sequence: an error, or cut off, or cut into several, or left out.
   LongDocuments long_documents = LongDocuments::kRefuse;
   std::int64_t buffer_size = 1024;  // number of documents that are packed at a time
 
@@ -49,9 +51,11 @@ struct PackedViewConfig {
 // Packs documents as PackedViewConfig does, but tokenises them while the job runs, for data that is read once:
 // StreamedPacks.
 struct StreamedViewConfig {
+  // Longer than a sequence: an error, or cut off, or cut into several, or left out.
   LongDocuments long_documents = LongDocuments::kRefuse;
-  std::int64_t buffer_size = 1024;   // number of documents that are packed at a time
-  std::int64_t tokens_per_step = 0;  // StreamedOptions::tokens_per_step
+  std::int64_t buffer_size = 1024;  // number of documents that are packed at a time
+  // Positions without padding of a step over all ranks; 0: global_batch_size sequences.
+  std::int64_t tokens_per_step = 0;
 
   static constexpr Tag kTag = {"kind", "streamed"};
   static constexpr auto fields() {
@@ -66,7 +70,7 @@ using ViewConfig = std::variant<ConcatenatedViewConfig, DocumentsViewConfig, Pac
 
 struct SequenceConfig {
   std::int64_t sequence_length = 1;  // positions
-  ViewConfig view = {};
+  ViewConfig view = {};              // how documents become samples
 
   static constexpr auto fields() {
     using Config = SequenceConfig;

@@ -29,8 +29,8 @@
 namespace d9d {
 
 struct RunConfig {
-  std::string name = {};
-  std::optional<std::string> description = {};
+  std::string name = {};                              // of the run in logs and trackers
+  std::optional<std::string> description = {};        // goes to the tracker
   nlohmann::json hparams = nlohmann::json::object();  // any object; goes to the tracker
 
   void validate(const ConfigPath& path) const;
@@ -58,8 +58,8 @@ struct DataPrefetchConfig {
 };
 
 struct LoggingConfig {
-  StepActionPeriod period_steps = {};
-  TrackerConfig tracker = {};
+  StepActionPeriod period_steps = {};  // when a step is logged
+  TrackerConfig tracker = {};          // where logged values go
   // How many steps later the values of a step are written to trackers at the latest. Until then they are written when
   // they have been copied from the device, so that no step waits for them.
   std::int64_t max_pending_steps = 2;
@@ -75,7 +75,7 @@ struct LoggingConfig {
 };
 
 struct PipeliningConfig {
-  PipelineScheduleConfig schedule = {};
+  PipelineScheduleConfig schedule = {};             // order of forwards and backwards of the stages
   ExchangeMethod messages = ExchangeMethod::kAuto;  // how activations and gradients go from stage to stage
 
   static constexpr auto fields() {
@@ -89,7 +89,7 @@ struct ModelStageFactoryConfig {
   // Regular expression. Parameters whose whole name it matches, for instance those of a new head, may be missing in
   // source_checkpoint and then keep their initial values. null: none may be missing.
   std::optional<std::string> source_may_lack = {};
-  bool checkpoint_only_trainable_parameters = false;
+  bool checkpoint_only_trainable_parameters = false;  // frozen ones come from source_checkpoint or the seed
   // The dtype of master weights: trained parameters are kept, updated and exported in it. It must be at least as wide
   // as the dtype that the model computes in. null: the dtype that the model computes in. See mixed_precision.h.
   std::optional<Dtype> master_dtype = {};
@@ -105,7 +105,7 @@ struct ModelStageFactoryConfig {
 };
 
 struct DeterminismConfig {
-  std::int64_t base_seed = 0;
+  std::int64_t base_seed = 0;  // of initial weights, dropout, the order of data and stochastic rounding
 
   static constexpr auto fields() {
     return record<DeterminismConfig>(required("base_seed", &DeterminismConfig::base_seed));
@@ -130,10 +130,10 @@ constexpr auto enum_names(FailedSavePolicy) {
 }
 
 struct CheckpointingConfig {
-  std::filesystem::path save_dir = {};
-  StepActionPeriod period_steps = {};
-  std::optional<std::int64_t> num_to_keep = {};  // null: all
-  FailedSavePolicy on_failed_save = FailedSavePolicy::kStop;
+  std::filesystem::path save_dir = {};           // folder of the job's checkpoints, from which it also continues
+  StepActionPeriod period_steps = {};            // when a checkpoint is saved
+  std::optional<std::int64_t> num_to_keep = {};  // of the newest checkpoints; null: all
+  FailedSavePolicy on_failed_save = FailedSavePolicy::kStop;  // end the job with an error, or log the error
 
   static constexpr auto fields() {
     using Checkpointing = CheckpointingConfig;
@@ -153,8 +153,8 @@ constexpr auto enum_names(BestMode) {
 // What a job does after its best evaluation on a set so far: it saves a checkpoint and can export the model.
 // num_to_keep does not count this checkpoint, which stays until an evaluation is better.
 struct BestConfig {
-  std::string metric = "loss";  // a value of the evaluation: "loss", "loss/<name>" or the name of a metric
-  BestMode mode = BestMode::kMin;
+  std::string metric = "loss";     // a value of the evaluation: "loss", "loss/<name>" or the name of a metric
+  BestMode mode = BestMode::kMin;  // whether a smaller or a larger value is better
   std::optional<std::filesystem::path> export_to = {};  // where the best model is exported; null: nowhere
 
   static constexpr auto fields() {
@@ -190,7 +190,7 @@ constexpr auto enum_names(NonFinitePolicy) {
 struct SpikeConfig {
   double num_deviations = 6.0;      // standard deviations above the mean at which a spike begins
   std::int64_t window_steps = 128;  // how many earlier steps the mean and the deviation are of; half of them at least
-  NonFinitePolicy on_spike = NonFinitePolicy::kSkip;
+  NonFinitePolicy on_spike = NonFinitePolicy::kSkip;  // stop: the job ends; skip: the step changes nothing
 
   static constexpr auto fields() {
     using Spike = SpikeConfig;
@@ -222,10 +222,10 @@ struct GradientClippingConfig {
 // The profiler runs in the last warmup_steps + active_steps steps of every period and records the last active_steps:
 // StepProfiler.
 struct ProfilingConfig {
-  std::filesystem::path traces_dir = {};
-  std::int64_t period_steps = 1;
-  std::int64_t warmup_steps = 0;
-  std::int64_t active_steps = 1;
+  std::filesystem::path traces_dir = {};                // folder of the traces
+  std::int64_t period_steps = 1;                        // of which the last steps are recorded
+  std::int64_t warmup_steps = 0;                        // the profiler runs and records nothing
+  std::int64_t active_steps = 1;                        // that are recorded
   bool record_shapes = true;                            // of the operators' inputs
   bool with_stack = true;                               // names the calls of modules; there are no frames of C++
   std::optional<std::vector<std::int64_t>> ranks = {};  // which record; null: all

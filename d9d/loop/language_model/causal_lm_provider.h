@@ -32,8 +32,8 @@ namespace d9d {
 
 template <class Parameters>
 struct CausalLMProviderConfig {
-  ModelSizes<Parameters> model = {};  // sizes of the model, or "from_checkpoint"
-  CausalLMHeadConfig head = {};
+  ModelSizes<Parameters> model = {};             // sizes of the model, or "from_checkpoint"
+  CausalLMHeadConfig head = {};                  // how the loss is computed
   bool checkpointing = false;                    // activation checkpointing of every layer
   Dtype dtype = Dtype::kFloat32;                 // of parameters and activations
   std::optional<double> initializer_range = {};  // standard deviation of initial weights; null: each layer's default

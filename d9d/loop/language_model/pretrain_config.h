@@ -26,13 +26,13 @@ template <class Parameters>
 struct PretrainConfig {
   LaunchConfig launch = {};
   DeviceMeshParameters mesh = {};
-  DataConfig data = {};
+  DataConfig data = {};                                    // what the model is trained on
   std::map<std::string, DataConfig> evaluation_data = {};  // of the sets that trainer.evaluation names
   CausalLMProviderConfig<Parameters> model_provider = {};
   TrainerConfig trainer = {};
-  OptimizerConfig optimizer = {};
-  LRSchedulerConfig lr_scheduler = {};
-  std::filesystem::path export_to = {};
+  OptimizerConfig optimizer = {};                // what changes the parameters
+  LRSchedulerConfig lr_scheduler = {};           // multipliers of the optimiser's learning rate
+  std::filesystem::path export_to = {};          // folder for the trained model, in the format of Hugging Face
   std::optional<TextSamplesConfig> sample = {};  // text that the trained model generates; null: none
 
   static constexpr auto fields() {

@@ -23,15 +23,16 @@ namespace d9d {
 
 template <class Layer>
 struct DecoderParameters {
-  Layer layer = {};
-  std::int64_t num_hidden_layers = 1;
-  std::int64_t rope_base = 10000;
-  std::int64_t max_position_ids = 1;
+  Layer layer = {};                                           // sizes of each layer
+  std::int64_t num_hidden_layers = 1;                         // layers of the whole model
+  std::int64_t rope_base = 10000;                             // base of the rotary frequencies
+  std::int64_t max_position_ids = 1;                          // longest sequence
   std::map<std::string, std::int64_t> split_vocab_size = {};  // rows of each part of the vocabulary
   std::vector<std::string> split_vocab_order = {};            // every part once; token ids count through in this order
   std::int64_t pipeline_num_virtual_layers_pre = 0;           // layers' worth of work that the embedding counts for
   std::int64_t pipeline_num_virtual_layers_post = 0;          // the same for the head
   bool tie_word_embeddings = false;                           // the causal LM head uses the embedding's weights
+  // For contexts longer than those of the original training; null: none.
   std::optional<RopeScalingConfig> rope_scaling = {};
 
   void validate(const ConfigPath& path) const {

@@ -18,11 +18,11 @@
 namespace d9d {
 
 struct DenseLayerParameters {
-  std::int64_t hidden_size = 1;
-  std::int64_t intermediate_size = 1;
-  std::int64_t num_attention_heads = 1;  // a multiple of num_key_value_heads
-  std::int64_t num_key_value_heads = 1;
-  double rms_norm_eps = 1e-6;
+  std::int64_t hidden_size = 1;                 // width of the residual stream
+  std::int64_t intermediate_size = 1;           // inner width of the feed-forward
+  std::int64_t num_attention_heads = 1;         // a multiple of num_key_value_heads
+  std::int64_t num_key_value_heads = 1;         // heads of keys and values
+  double rms_norm_eps = 1e-6;                   // added to the mean square in norms
   std::int64_t head_dim = 2;                    // even
   std::optional<SdpaConfig> sdpa_backend = {};  // null: the best that fits the device
 

@@ -23,7 +23,7 @@ namespace d9d {
 // Layers with a dense feed-forward in place of experts.
 struct Qwen3MoEDenseLayers {
   std::vector<std::int64_t> indices = {};  // of the whole model, ascending
-  std::int64_t intermediate_size = 1;
+  std::int64_t intermediate_size = 1;      // inner width of their feed-forward
 
   static constexpr auto fields() {
     using Layers = Qwen3MoEDenseLayers;
@@ -33,13 +33,13 @@ struct Qwen3MoEDenseLayers {
 };
 
 struct Qwen3MoELayerParameters {
-  std::int64_t hidden_size = 1;
-  std::int64_t intermediate_size = 1;  // of one expert
-  std::int64_t num_experts = 1;
-  std::int64_t experts_top_k = 1;        // experts a token, at most num_experts
-  std::int64_t num_attention_heads = 1;  // a multiple of num_key_value_heads
-  std::int64_t num_key_value_heads = 1;
-  double rms_norm_eps = 1e-6;
+  std::int64_t hidden_size = 1;                    // width of the residual stream
+  std::int64_t intermediate_size = 1;              // of one expert
+  std::int64_t num_experts = 1;                    // of each layer
+  std::int64_t experts_top_k = 1;                  // experts a token, at most num_experts
+  std::int64_t num_attention_heads = 1;            // a multiple of num_key_value_heads
+  std::int64_t num_key_value_heads = 1;            // heads of keys and values
+  double rms_norm_eps = 1e-6;                      // added to the mean square in norms
   std::int64_t head_dim = 2;                       // even
   bool router_renormalize_probabilities = true;    // the chosen experts' probabilities add up to one
   double router_auxiliary_loss_coefficient = 0.0;  // of the load-balancing loss; 0: none

@@ -24,9 +24,9 @@ constexpr auto enum_names(ReshardAfterForward) {
 
 struct FsdpConfig {
   std::optional<ReshardAfterForward> reshard_after_forward = {};  // unset: resolve_fsdp() chooses
-  // The dtype in which gradients of sharded parameters are stored and communicated. Unset: GradientManagerConfig::
-  // grad_dtype of the loop, as for other parameters; in a loop without GradientManager float32, or float64 for float64
-  // parameters.
+  // The dtype in which gradients of sharded parameters are stored and communicated. Unset: that of
+  // trainer.gradient_manager, as for other parameters; in a loop without GradientManager float32, or float64 for
+  // float64 parameters.
   std::optional<Dtype> gradient_dtype = {};
   // True: keeps the full gradients of all units until the last microbatch of the step, and reduces once. False: each
   // microbatch reduces, and only the full gradients of units in use are kept. Unset: resolve_fsdp() chooses.

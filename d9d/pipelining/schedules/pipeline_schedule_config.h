@@ -29,7 +29,7 @@ struct InferenceScheduleConfig {
 
 // GPipe over several stages a rank, breadth first (Lamy-Poirier 2023).
 struct LoopedBfsScheduleConfig {
-  std::int64_t num_stages_per_rank = 1;
+  std::int64_t num_stages_per_rank = 1;  // parts of the model that each rank holds
 
   static constexpr Tag kTag = {"schedule", "looped_bfs"};
   static constexpr auto fields() {
@@ -50,8 +50,9 @@ constexpr auto enum_names(OneFOneBDepth) {
 
 // One forward, one backward; interleaved with several stages a rank (Narayanan et al. 2021).
 struct OneFOneBScheduleConfig {
-  std::int64_t num_stages_per_rank = 1;
+  std::int64_t num_stages_per_rank = 1;  // parts of the model that each rank holds
   bool zero_bubble = false;  // split backward, weight gradients fill the bubbles (Qi et al. 2023); depth is classic
+  // How far forwards run ahead: double delays less, classic keeps fewer microbatches.
   OneFOneBDepth depth = OneFOneBDepth::kDouble;
 
   static constexpr Tag kTag = {"schedule", "1f1b"};
@@ -86,7 +87,7 @@ constexpr auto enum_names(ScheduleKind) {
 // The job measures its stages and chooses, among the other schedules, the one with the shortest simulated step that
 // keeps at most max_bytes.
 struct AutoScheduleConfig {
-  std::int64_t max_stages_per_rank = 4;
+  std::int64_t max_stages_per_rank = 4;      // of the schedules that it compares
   std::vector<ScheduleKind> schedules = {};  // those to choose from; empty: all
   // Bytes that a rank may keep for its stages (parameters, gradients, two fp32 moments, what FSDP gathers) and
   // microbatches. null: on GPUs nine tenths of the memory that is free without stages, on CPUs no limit.
