@@ -7,8 +7,9 @@ import json
 import jsonschema
 from program_job import REPOSITORY, ProgramTest, main
 
-PROGRAMS = {"custom_model": "custom_model", "qwen3_dense/pretrain": "qwen3_dense_pretrain",
-            "qwen3_moe/pretrain": "qwen3_moe_pretrain", "qwen3_dense/perplexity": "qwen3_dense_perplexity"}
+PROGRAMS = {"custom_model": "custom_model", "finetune_classification": "finetune_classification",
+            "qwen3_dense/pretrain": "qwen3_dense_pretrain", "qwen3_moe/pretrain": "qwen3_moe_pretrain",
+            "qwen3_dense/perplexity": "qwen3_dense_perplexity"}
 
 
 class JsonSchema(ProgramTest):
