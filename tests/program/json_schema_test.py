@@ -7,7 +7,8 @@ import json
 import jsonschema
 from program_job import REPOSITORY, ProgramTest, main
 
-PROGRAMS = {"custom_model": "custom_model", "finetune_classification": "finetune_classification",
+PROGRAMS = {"colocated_rl": "colocated_rl", "custom_model": "custom_model",
+            "finetune_classification": "finetune_classification",
             "qwen3_dense/pretrain": "qwen3_dense_pretrain", "qwen3_moe/pretrain": "qwen3_moe_pretrain",
             "qwen3_dense/perplexity": "qwen3_dense_perplexity"}
 
