@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -118,6 +119,36 @@ class Resume(ProgramTest):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(sorted(self.names(job)), sorted([f"save-{steps - 1}", f"save-{steps}"]))
         self.assertEqual(self.losses_by_step(job), expected)
+
+    def test_a_signal_in_any_phase_loses_no_finished_step(self):
+        whole = self.evaluating(period=2, steps=8)
+        whole.config["trainer"]["evaluation"]["validation"]["period_steps"] = 2
+        self.assertEqual(whole.run().returncode, 0)
+        phases = {"building": r".", "evaluating": r"evaluation 'validation' after step 2", "saving": r"saved step 2",
+                  "exporting": r"train +8/8"}
+        for phase, pattern in phases.items():
+            with self.subTest(phase):
+                job = self.evaluating(period=2, steps=8)
+                job.config["trainer"]["evaluation"]["validation"]["period_steps"] = 2
+                process = job.start(stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+                self.addCleanup(process.stderr.close)
+                printed = ""
+                for line in process.stderr:
+                    printed += line
+                    if re.search(pattern, line):
+                        process.send_signal(signal.SIGTERM)
+                        break
+                printed += process.stderr.read()
+                # 0: it was done before the signal came; the signal itself: where no step runs that could be finished
+                self.assertIn(process.wait(SECONDS), (0, 128 + signal.SIGTERM, -signal.SIGTERM), printed)
+                stopped = re.search(r"stopped after step (\d+) of 8", printed)
+                if stopped:
+                    self.assertEqual(self.newest(job), int(stopped[1]), printed)
+                elif phase != "building":
+                    self.assertEqual(self.newest(job), 8, printed)
+                self.assertEqual(job.run().returncode, 0)
+                self.assertEqual(self.values_by_step(job), self.values_by_step(whole))
+                self.assertEqual(self.weights(job.export), self.weights(whole.export))
 
     def test_a_stopped_job_saves_and_continues_after_the_same_step(self):
         whole = self.saving("moe", period="last_step")
