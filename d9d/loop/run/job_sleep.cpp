@@ -114,7 +114,7 @@ void JobSleep::sleep(const SleepTags& tags, const Around& around) {
   std::ranges::set_difference(tags, parts_.asleep(), std::inserter(due, due.end()));
   if (!context_.world()->is_connected()) {
     D9D_CHECK(due.empty(), StateError, "[loop::trainer] expected to put ", text_of(due), " to sleep before comms, ",
-              "got a call while comms sleeps. Pass all tags at once.");
+              "got a call while comms sleeps. Pass all tags in one call.");
     return;
   }
   const LongTimeout timeout(context_, timeout_);

@@ -41,9 +41,8 @@ class TrainerBase {
   // pass different tags or if one of them cannot: a step runs, or its host memory is full. trainer.timeout.init_timeout
   // applies. What stays: packs of data that were read ahead, metrics, the CUDA context.
   void sleep(const SleepTags& tags = default_sleep_tags());
-  // Collective. Takes back what sleeps under these tags. If the memory of a device does not suffice on some rank, throws
-  // on all ranks, and the tags sleep on: free memory and call it again. While communicators sleep on, waking
-  // tensor_states is local.
+  // Collective. Takes back what sleeps under these tags. If a rank's device has too little memory, throws on all ranks,
+  // and the tags sleep on: free memory and call it again. While communicators sleep on, waking tensor_states is local.
   void wake(const SleepTags& tags = {SleepTag::kTensorStates, SleepTag::kComms});
   [[nodiscard]] bool is_sleeping(SleepTag tag) const { return job_.offloads->asleep().contains(tag); }
   // The parts that sleep with the job. A part of a program's own that holds device memory joins here.

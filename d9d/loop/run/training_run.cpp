@@ -64,6 +64,13 @@ AroundStep around_optimizer_step(const TrainingJob& job, const TrainStep& step) 
   };
 }
 
+StopDecision::Handlers handlers_that_may_stop(const TrainingJob& job) {
+  const EventBus& events = *job.events;
+  const bool of_evaluation = events.has_handlers(kTrainEvaluationPre) || events.has_handlers(kTrainEvaluationPost);
+  return {.after_step = events.has_handlers(kTrainStepPost),
+          .of_evaluation = !job.config.evaluation.empty() && of_evaluation};
+}
+
 // Runs the steps, and owns the objects that live as long as the run.
 class TrainingRun {
  public:
@@ -79,7 +86,7 @@ class TrainingRun {
     log_.announce(gradients_);
     set_timeout(job_.config.timeout.init_timeout);
     job_.events->trigger(kTrainReady, {.run = log_.run()});
-    stop_.begin(handlers_that_may_stop());
+    stop_.begin(handlers_that_may_stop(job_));
     evaluate_at_start();
     while (!job_.schedule.is_done() && !stop_.stops()) {
       const std::int64_t index = job_.schedule.current_step();
@@ -102,13 +109,6 @@ class TrainingRun {
 
  private:
   void set_timeout(std::int64_t seconds) const { job_.context.set_timeout(std::chrono::seconds(seconds)); }
-
-  StopDecision::Handlers handlers_that_may_stop() const {
-    const EventBus& events = *job_.events;
-    return {.after_step = events.has_handlers(kTrainStepPost),
-            .of_evaluation = !job_.config.evaluation.empty() &&
-                             (events.has_handlers(kTrainEvaluationPre) || events.has_handlers(kTrainEvaluationPost))};
-  }
 
   StepReport run_whole_step(std::int64_t index) {
     const NamedRange range([&] { return cat("step ", index); });

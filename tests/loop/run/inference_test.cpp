@@ -114,10 +114,12 @@ TEST(Inference, Triggers_its_events_in_order) {
 TEST(Inference, Sleeps_before_and_after_its_packs) {
   const SleepTags both = {SleepTag::kTensorStates, SleepTag::kComms};
   Job job(packs(2));
-  Inference<toy::Types> inference(job.context, job.config, {.task = job.task, .model = job.provider, .data = job.provider});
+  Inference<toy::Types> inference(job.context, job.config,
+                                  {.task = job.task, .model = job.provider, .data = job.provider});
   inference.sleep(both);
   EXPECT_TRUE(inference.is_sleeping(SleepTag::kComms));
-  EXPECT_THAT([&] { inference.infer(); }, ThrowsMessage<StateError>(HasSubstr("expected a job that is awake to infer")));
+  EXPECT_THAT([&] { inference.infer(); },
+              ThrowsMessage<StateError>(HasSubstr("expected a job that is awake to infer")));
   inference.wake();
   job.task.on_processed = [&] {
     EXPECT_THAT([&] { inference.sleep(); }, ThrowsMessage<StateError>(HasSubstr("got a call while packs run")));
