@@ -89,7 +89,7 @@ struct SnippetClassifier : d9d::Module {
 // Ends the job when three evaluations in a row are no better than the best before them, also over several starts.
 struct EarlyStop {
   void after_evaluation(const d9d::FinishedEvaluation& evaluation) {
-    accuracy = evaluation.values.at("accuracy");
+    accuracy = evaluation.value("accuracy");
     num_worse = accuracy > best ? 0 : num_worse + 1;
     best = std::max(best, accuracy);
     if (num_worse >= 3) evaluation.stop.request("three evaluations were no better");

@@ -155,7 +155,7 @@ struct Types {
 // The accuracy of the last evaluation and the best one, which are part of checkpoints.
 struct Accuracy {
   void after_evaluation(const d9d::FinishedEvaluation& evaluation) {
-    last = evaluation.values.at("accuracy");
+    last = evaluation.value("accuracy");
     best = std::max(best, last);
   }
   static constexpr auto handlers() {

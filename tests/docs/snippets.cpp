@@ -272,7 +272,7 @@ void stop_when_evaluations_get_no_better(d9d::EventBus& events) {
   double best = std::numeric_limits<double>::infinity();
   int num_worse = 0;
   events.subscribe(kTrainEvaluationPost, [best, num_worse](const FinishedEvaluation& evaluation) mutable {
-    const double loss = evaluation.values.at("loss");
+    const double loss = evaluation.value("loss");
     num_worse = loss < best ? 0 : num_worse + 1;
     best = std::min(best, loss);
     if (num_worse >= 3) evaluation.stop.request("three evaluations without a better loss");

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "d9d/base/check.h"
+#include "d9d/core/collectives/gather.h"
 #include "d9d/loop/checkpoint/job_checkpoints.h"
 #include "d9d/loop/task/train_events.h"
 
@@ -15,6 +16,24 @@ void warn_of_unsaved_metrics(const TrainingJob& job) {
     job.context.log().warning("[loop::checkpoints] the metric '", name,
                               "' has no accumulators, so that checkpoints do not contain it: a job that continues "
                               "begins it anew. Keep what it counts in accumulators (metrics/accumulator.h)");
+  }
+}
+
+}  // namespace
+
+namespace {
+
+// Collective. A checkpoint has the states of the main process.
+void check_equal_states(const DistContext& context, const EventBus& events) {
+  const DeviceMesh& ranks = context.mesh(MeshDomain::kBatch);
+  const std::vector<nlohmann::json> all = all_gather_object(events.states(), ranks);
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    for (const auto& [name, state] : all[0].items()) {
+      D9D_CHECK(all[i].contains(name) && all[i].at(name) == state, ConfigError,
+                "[loop::checkpoints] expected the same state of the handler '", name,
+                "' on all ranks, got another on rank ", ranks.ranks()[i],
+                ". Compute it from what all ranks know, such as values of events.");
+    }
   }
 }
 
@@ -34,8 +53,12 @@ Retention JobSaves::retention() {
   Retention retention{.num_to_keep = job_.config.checkpointing.num_to_keep};
   best_for_.clear();
   for (const auto& [set, history] : job_.evaluations) {
-    if (history.best_step == job_.schedule.current_step()) best_for_.push_back(set);
-    retention.kept_steps.insert({history.best_step, kept_[set]});
+    retention.kept_steps.insert(history.best_step);
+    if (history.best_step == job_.schedule.current_step()) {
+      best_for_.push_back(set);  // others are removed when this one is on disk
+    } else {
+      retention.kept_steps.insert(kept_[set]);
+    }
   }
   return retention;
 }
@@ -56,6 +79,7 @@ void JobSaves::save(const RunPosition& position, bool is_last) {
   }
   if (const auto before = writer_.finish()) report(*before, is_last, /*is_last_save=*/false);
   const bool is_first = !writer_.writes_at_once().has_value();
+  if (is_first || is_last) check_equal_states(job_.context, *job_.events);
   writer_.begin(job_.schedule.current_step(), checkpoint_state(job_, position), retention());
   const bool waits = *writer_.writes_at_once();
   if (is_first && waits && job_.context.is_main_process()) {

@@ -55,7 +55,7 @@ class JobSaves {
   void advance(const SaveProgress& all, bool stops);
 
  private:
-  // The best step of each evaluation set, and the best before that as long as the new one is not on disk.
+  // The best step of each evaluation set, and the best before that if the save of the new one has failed.
   [[nodiscard]] Retention retention();
   // run_ends: no step follows in this run. is_last_save: `save` is the last one of this run.
   void report(const EndedSave& save, bool run_ends, bool is_last_save);

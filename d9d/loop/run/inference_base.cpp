@@ -11,6 +11,7 @@
 #include "d9d/base/config/record_json.h"
 #include "d9d/base/interrupt.h"
 #include "d9d/base/progress/progress_bar.h"
+#include "d9d/core/collectives/gather.h"
 #include "d9d/core/device/freed_memory.h"
 #include "d9d/loop/checkpoint/job_checkpoints.h"
 #include "d9d/loop/checkpoint/job_state.h"
@@ -87,6 +88,9 @@ InferenceBase::~InferenceBase() = default;
 
 void InferenceBase::build_stages() {
   const TrainerConfig config = with_found_source(context_, as_trainer(config_), /*resumed=*/std::nullopt);
+  if (!config.model_stage_factory.source_checkpoint && context_.is_main_process()) {
+    context_.log().warning("the model has random weights: inference.model_stage_factory.source_checkpoint is null");
+  }
   stages_ = build_model_stages(context_, config, parts_.model, placement_, [&](const PipelineStageInfo& info) {
     return binding_->initialize_stage(context_, info);
   });
@@ -107,8 +111,15 @@ void InferenceBase::load_position() {
   schedule_.load_state(value_of(*saved, "schedule"));
   packs_->rewind(value_of(*saved, "data"));
   events_->load_states(value_of(*saved, "handlers"));
-  if (const auto states = task_states(*saved); !states.empty()) parts_.task.load_state(states);
+  const auto states = task_states(*saved);
+  if (!states.empty()) parts_.task.load_state(states);
   if (context_.is_main_process()) {
+    if (states.empty()) {
+      context_.log().warning(
+          "InferenceTask::state() of the job that saved returned null: what the task computed from "
+          "the first ",
+          saved->step(), " packs is not part of its result");
+    }
     context_.log().info("continues after pack ", saved->step(), " from ", saved->folder().string());
   }
   events_->trigger(kInferenceCheckpointLoaded, {.step = saved->step(), .folder = saved->folder()});
@@ -133,6 +144,7 @@ TrainingOutcome InferenceBase::infer() {
   }
   EvenPacks packs(context_, *packs_, "the data");
   packs.skip_to(schedule_.current_step());
+  announce();
   events_->trigger(kInferenceReady, {});
   for (const auto& reduction : reductions) reduction->begin_evaluation();
   StopDecision stop(context_, schedule_, stop_, "pack");
@@ -146,13 +158,28 @@ TrainingOutcome InferenceBase::infer() {
   return stop.outcome(context_.log(), /*is_done=*/!stop.stops());
 }
 
+void InferenceBase::announce() const {
+  std::int64_t own = 0;
+  for (const auto& module : modules_) {
+    for (const auto& [name, parameter] : module->named_parameters()) own += parameter->global_numel();
+  }
+  double count = 0;  // of the whole model
+  for (const nlohmann::json& of_stage : all_gather_object(own, context_.mesh(MeshDomain::kRegular).slice({"pp"}))) {
+    count += of_stage.get<double>();
+  }
+  if (!context_.is_main_process()) return;
+  const std::string packs = knows_total() ? cat(schedule_.total_steps(), " packs") : "all packs of the data";
+  context_.log().info("inference: ", short_number(count), " parameters, ", packs, " on ", context_.world_size(), " x ",
+                      context_.device().str());
+}
+
 // Runs packs until the end of the data or of the schedule, or until a rank asks to stop.
 void InferenceBase::run_packs(EvenPacks& packs, StopDecision& stop) {
   const InterruptScope interrupt;
-  const bool knows_total = schedule_.total_steps() < std::numeric_limits<std::int64_t>::max();
-  ProgressBar bar({.label = "infer",
-                   .total = knows_total ? schedule_.total_steps() : std::max<std::int64_t>(1, schedule_.current_step()),
-                   .initial = schedule_.current_step()});
+  ProgressBar bar(
+      {.label = "infer",
+       .total = knows_total() ? schedule_.total_steps() : std::max<std::int64_t>(1, schedule_.current_step()),
+       .initial = schedule_.current_step()});
   StepProfiler profiler(config_.profiling, context_);
   const InferenceStep step{.schedule = schedule_, .stop = stop_};
   while (!schedule_.is_done()) {
@@ -174,7 +201,7 @@ void InferenceBase::run_packs(EvenPacks& packs, StopDecision& stop) {
     }
     save_if_due(/*is_last=*/false);
     profiler.end_step(index);
-    if (knows_total && context_.is_main_process()) {
+    if (knows_total() && context_.is_main_process()) {
       const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
       bar.update(schedule_.current_step(), {short_number(static_cast<double>(num_tokens) / seconds) + " tok/s"});
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -61,6 +62,8 @@ class InferenceBase {
  private:
   void build_stages();
   void load_position();
+  void announce() const;  // collective
+  [[nodiscard]] bool knows_total() const { return schedule_.total_steps() < std::numeric_limits<std::int64_t>::max(); }
   void run_packs(EvenPacks& packs, StopDecision& stop);
   void save_if_due(bool is_last);
 

@@ -12,6 +12,7 @@
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/agreed.h"
 #include "d9d/core/collectives/gather.h"
+#include "d9d/core/device/named_range.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/modules/gradient_reduction.h"
 
@@ -123,6 +124,7 @@ void JobSleep::sleep(const SleepTags& tags, const Around& around) {
 }
 
 void JobSleep::offload(const SleepTags& due) {
+  const NamedRange range("sleep");
   try {
     agreed(context_.mesh(MeshDomain::kBatch), [&] {
       with_error_place("going to sleep", [&] {
@@ -151,6 +153,7 @@ void JobSleep::wake(const SleepTags& tags, const Around& around) {
 }
 
 void JobSleep::onload(const SleepTags& due) {
+  const NamedRange range("wake");
   const auto onload_parts = [&] {
     with_error_place("waking", [&] { parts_.onload(due, {.dist_context = context_}); });
   };

@@ -152,6 +152,11 @@ void StepProfiler::write_recorded() {
   wait_for_file();
   if (recording.trace == nullptr) return;
   const fs::path folder = config_->traces_dir / cat("steps-", first_step_, "-", last_step_);
+  has_recorded_ = true;
+  if (context_.is_main_process()) {
+    context_.log().info("trace of steps ", first_step_, " to ", last_step_, ": ", (folder / name_of(context_)).string(),
+                        ".json");
+  }
   written_ = std::async(std::launch::async, [recording, folder, name = name_of(context_)] {
     fs::create_directories(folder);
     write(*recording.trace, folder / (name + ".json"));
@@ -162,6 +167,11 @@ void StepProfiler::write_recorded() {
 void StepProfiler::finish() {
   write_recorded();
   wait_for_file();
+  if (config_ && !has_recorded_ && context_.is_main_process()) {
+    context_.log().warning("no trace was recorded: the first is of steps ",
+                           config_->period_steps - config_->active_steps, " to ", config_->period_steps - 1,
+                           ". Lower profiling.period_steps");
+  }
 }
 
 void StepProfiler::wait_for_file() {

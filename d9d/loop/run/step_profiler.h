@@ -62,6 +62,7 @@ class StepProfiler {
   const std::optional<ProfilingConfig> config_;
   const DistContext& context_;
   const bool is_recorder_;  // whether this rank records
+  bool has_recorded_ = false;
   Phase phase_ = Phase::kIdle;
   std::int64_t first_step_ = 0, last_step_ = 0;  // of the recording
   std::future<void> written_;

@@ -71,6 +71,15 @@ StopDecision::Handlers handlers_that_may_stop(const TrainingJob& job) {
           .of_evaluation = !job.config.evaluation.empty() && of_evaluation};
 }
 
+void warn_of_untaken_states(const EventBus& events, const Logger* log) {
+  for (const std::string& name : events.untaken_states()) {
+    if (log != nullptr) {
+      log->warning("the checkpoint has the state of the handler '", name,
+                   "', which this program does not attach: attach it under this name, or what it knew is not used");
+    }
+  }
+}
+
 // Runs the steps, and owns the objects that live as long as the run.
 class TrainingRun {
  public:
@@ -86,6 +95,7 @@ class TrainingRun {
     log_.announce(gradients_);
     set_timeout(job_.config.timeout.init_timeout);
     job_.events->trigger(kTrainReady, {.run = log_.run()});
+    warn_of_untaken_states(*job_.events, log_.main_log());
     stop_.begin(handlers_that_may_stop(job_));
     evaluate_at_start();
     while (!job_.schedule.is_done() && !stop_.stops()) {

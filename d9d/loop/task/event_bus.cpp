@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "d9d/base/check.h"
+#include "d9d/core/device/named_range.h"
 
 namespace d9d {
 namespace {
@@ -45,6 +46,14 @@ void EventBus::load_states(const nlohmann::json& states) {
   }
 }
 
+std::vector<std::string> EventBus::untaken_states() const {
+  std::vector<std::string> names;
+  for (const auto& [name, state] : loaded_.items()) {
+    if (!attached_.contains(name)) names.push_back(name);
+  }
+  return names;
+}
+
 bool EventBus::has(std::string_view id) const {
   const auto entry = handlers_.find(id);
   return entry != handlers_.end() &&
@@ -55,6 +64,7 @@ void EventBus::run(std::string_view id, std::type_index context, const void* val
   const auto entry = handlers_.find(id);
   if (entry == handlers_.end()) return;
   check_context(id, entry->second.context, context);
+  const NamedRange range([&] { return std::string(id); });
   auto& handlers = entry->second.in_order;
   for (std::size_t i = 0; i < handlers.size(); ++i) {  // a handler may subscribe another, which runs too
     const std::shared_ptr<detail::SubscribedHandler> handler = handlers[i];

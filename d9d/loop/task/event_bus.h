@@ -92,6 +92,17 @@ concept HandlerWithState = requires(Object& object, const nlohmann::json& state)
   object.load_state(state);
 };
 
+namespace detail {
+
+// Whether it has either member, with any signature.
+template <class Object>
+concept SaysState = requires(Object& object) {
+  object.state();
+}
+|| requires { &Object::load_state; };
+
+}  // namespace detail
+
 // Local: each rank has its own bus, used only from the thread that runs the job.
 class EventBus {
  public:
@@ -117,6 +128,9 @@ class EventBus {
   // attached later, here. Throws ConfigError if an object with state was attached under this name before.
   template <class Object>
   std::vector<Subscription> attach(const std::string& name, Object& object) {
+    static_assert(HandlerWithState<Object> || !detail::SaysState<Object>,
+                  "an attached object with state needs both `nlohmann::json state() const` and "
+                  "`void load_state(const nlohmann::json& state)`: this one has one of them, or another signature");
     std::vector<Subscription> subscriptions;
     const auto subscribe_member = [&]<class Context>(const MemberHandler<Context, Object>& handler) {
       subscriptions.push_back(subscribe(
@@ -132,6 +146,8 @@ class EventBus {
   // The states of attached objects by name, and back. Called by the trainer.
   [[nodiscard]] nlohmann::json states() const;
   void load_states(const nlohmann::json& states);
+  // The names of the loaded states whose objects are not attached yet.
+  [[nodiscard]] std::vector<std::string> untaken_states() const;
 
   // Runs the handlers synchronously, in the order in which they subscribed; handlers that subscribe meanwhile run last.
   // If a handler throws, the remaining handlers do not run, and trigger() throws a StateError that names the event,

@@ -64,6 +64,9 @@ struct EvaluationEvent {
 struct FinishedEvaluation : EvaluationEvent {
   const std::map<std::string, double>& values;  // over all ranks: "loss", "loss/<name>" of several losses, metrics
   bool is_best = false;                         // of this set so far; false without trainer.evaluation.<set>.best
+
+  // Returns one of `values`. Throws StateError that lists their names if there is none of this name.
+  [[nodiscard]] double value(const std::string& name) const;
 };
 struct TrainFinished {};
 struct CheckpointEvent {

@@ -51,8 +51,10 @@ void GradientFlow::open_slots(const std::optional<Logger>& log) {
   for (const ShardExchange& each : exchanges_.all()) {
     if (slots_.has_memory(*each.ranks)) continue;
     slots_.set_memory(*each.ranks, each.reduce->allocate(slots_.size() * slot_bytes(each)));
-    if (log) log->info("gradients of group '", each.ranks->group().name, "' are summed ", each.reduce->description());
+    if (log && !has_logged_)
+      log->info("gradients of group '", each.ranks->group().name, "' are summed ", each.reduce->description());
   }
+  has_logged_ = true;
 }
 
 void GradientFlow::begin(const StagePass& pass) {

@@ -89,6 +89,7 @@ class GradientFlow {
   std::optional<SideStream> stream_;
   OrderPrint last_;  // fingerprint of the last microbatch's reductions, which replicas share
   StagePass pass_ = {.is_last = true};
+  bool has_logged_ = false;
   std::size_t num_waiting_ = 0;  // W has yet to reduce the units before this index
   GradientSlots slots_;          // a unit has a slot from the beginning of its backward to its reduction
   StreamEvent reduced_;          // the end of the last reduction

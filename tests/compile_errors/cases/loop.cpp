@@ -31,6 +31,23 @@ void use(d9d::EventBus& events) {
 #endif
 }
 
+struct Counter {
+  void count(const Evaluated&) { ++number; }
+  static constexpr auto handlers() { return std::tuple(d9d::on(kEvaluated, &Counter::count)); }
+#ifdef handler_whose_state_is_not_const
+  // expect: an attached object with state needs both `nlohmann::json state() const` and
+  nlohmann::json state() { return number; }
+#else
+  nlohmann::json state() const { return number; }
+#endif
+#ifndef handler_whose_state_is_never_loaded
+  // expect: an attached object with state needs both `nlohmann::json state() const` and
+  void load_state(const nlohmann::json& state) { number = state; }
+#endif
+  int number = 0;
+};
+inline void attach(d9d::EventBus& events, Counter& counter) { events.attach("counter", counter); }
+
 struct Run : d9d::TrackerRun {
   ~Run() override { close_in_destructor(); }
 #ifndef tracker_run_without_write

@@ -75,6 +75,14 @@ TEST_F(BestEvaluation, Is_saved_and_kept_until_a_better_one_comes) {
   EXPECT_THAT(checkpoints(), ElementsAre("save-2", "save-4"));
 }
 
+TEST_F(BestEvaluation, Of_the_last_step_takes_the_place_of_the_one_before) {
+  Job job;
+  score(job, {1, 3, 2, 4});
+  job.job.config.checkpointing.period_steps = {EverySteps{3}};
+  job.train();
+  EXPECT_THAT(checkpoints(), ElementsAre("save-4"));
+}
+
 TEST_F(BestEvaluation, Of_a_resumed_job_is_compared_with_those_before) {
   for (const bool are_better : {false, true}) {
     fs::remove_all(folder());

@@ -140,8 +140,11 @@ TEST(Evaluation, May_end_the_job_by_a_handler) {
     job.task.score = std::vector{2.0, 1.0, 3.0, 0.0}.at(static_cast<std::size_t>(event.schedule.current_step() - 1));
   };
   job.after = [&](const FinishedEvaluation& event) {
-    if (event.values.at("score") > best) event.stop.request("the score grows");
-    best = std::min(best, event.values.at("score"));
+    if (event.value("score") > best) event.stop.request("the score grows");
+    best = std::min(best, event.value("score"));
+    EXPECT_THAT([&] { (void)event.value("scor"); },
+                ThrowsMessage<StateError>(
+                    AllOf(HasSubstr("'validation' among {loss, num_samples, score}"), HasSubstr("'scor'"))));
   };
   EXPECT_EQ(job.train(), TrainingOutcome::kStopped);
   EXPECT_THAT(job.steps(), ElementsAre(1, 2, 3));

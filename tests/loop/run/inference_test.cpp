@@ -211,6 +211,29 @@ TEST_F(InferencePosition, Of_a_job_that_a_signal_or_the_program_ends_loses_no_sa
   }
 }
 
+// A task without a state: what it computed before the position is not in its result.
+struct Forgetful : Collect {
+  nlohmann::json state() const override { return nullptr; }
+};
+
+TEST_F(InferencePosition, Without_a_state_of_the_task_is_told_as_are_random_weights) {
+  std::string log;
+  const DistContext context(
+      {.world = one_rank_world(), .log_sink = [&](std::string_view line) { log += std::string(line) + "\n"; }});
+  for (const std::int64_t total : {2, 4}) {
+    Job job(packs(4));
+    job.config.checkpointing = saves();
+    job.config.schedule.total_steps = total;
+    log.clear();
+    Forgetful task;
+    Inference<toy::Types>(context, job.config, {.task = task, .model = job.provider, .data = job.provider}).infer();
+    EXPECT_THAT(log, HasSubstr(cat("inference: 13 parameters, ", total, " packs on 1 x cpu")));
+    EXPECT_THAT(log,
+                HasSubstr("the model has random weights: inference.model_stage_factory.source_checkpoint is null"));
+    EXPECT_EQ(log.find("from the first 2 packs is not part of its result") != std::string::npos, total == 4) << log;
+  }
+}
+
 TEST_F(InferencePosition, Of_a_training_job_is_refused) {
   toy::Job training({{toy::samples(0, 2)}, {toy::samples(2, 2)}});
   training.config.checkpointing = {.save_dir = folder(), .period_steps = {EverySteps{1}}};

@@ -17,6 +17,7 @@ constexpr std::chrono::milliseconds kLong{1500};  // longer than the step timeou
 enum class Slow : std::uint8_t { kSave, kEvaluation, kSleep, kStep };
 
 struct SlowTask : toy::Task {
+  MetricMap create_metrics() override { return {}; }
   void register_events(const DistContext&, EventBus& events) override {
     events.subscribe(kTrainStepPre, [this](const TrainStep& step) {
       is_second = step.schedule.current_step() == 1;

@@ -9,6 +9,7 @@
 #include "d9d/base/check.h"
 
 #include "tests/loop/run/toy_job.h"
+#include "tests/support/ranks.h"
 
 namespace d9d::train_events_test {
 namespace {
@@ -84,6 +85,7 @@ struct CheckpointListener : toy::Task {
 };
 
 struct ListeningTask : toy::Task {
+  MetricMap create_metrics() override { return {}; }  // one that training and an evaluation share is refused
   void register_events(const DistContext&, EventBus& events) override { Listener{&log}.subscribe(events); }
 };
 
@@ -177,6 +179,33 @@ TEST(TrainEvents, Of_a_job_that_evaluates_saves_and_sleeps_come_in_order) {
                           "train.evaluation.pre unseen after 2", "build", "loss", "metrics",
                           "train.evaluation.post unseen after 2", "train.checkpoint.saved 2",  //
                           "finalize", "train.finished"));
+  std::filesystem::remove_all(folder);
+}
+
+// Knows the rank, which a checkpoint cannot give back to each.
+struct KnowsItsRank {
+  void after_step(const FinishedStep&) {}
+  static constexpr auto handlers() { return std::tuple(on(kTrainStepPost, &KnowsItsRank::after_step)); }
+  nlohmann::json state() const { return rank; }
+  void load_state(const nlohmann::json&) {}
+  std::int64_t rank = 0;
+};
+
+TEST(TrainEvents, Of_an_object_with_another_state_on_each_rank_are_refused_at_the_save) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "d9d_states_of_ranks";
+  std::filesystem::remove_all(folder);
+  test::run_ranks(test::RankBackend::kThreads, 2, [&](World& world) {
+    const DistContext context({.mesh = {.data_parallel_replicate = 2}, .world = test::borrowed(world)});
+    Job job({{samples(4 * world.rank(), 1)}, {samples(4 * world.rank() + 1, 2)}});
+    job.config.checkpointing.save_dir = folder.string();
+    job.config.checkpointing.period_steps = {EverySteps{1}};
+    Trainer<toy::Types> trainer = job.make_trainer(context, job.task);
+    KnowsItsRank object{.rank = world.rank()};
+    trainer.events().attach("knows_its_rank", object);
+    EXPECT_THAT([&] { trainer.train(); },
+                ThrowsMessage<ConfigError>(HasSubstr("the same state of the handler 'knows_its_rank' on all ranks, got "
+                                                     "another on rank 1")));
+  });
   std::filesystem::remove_all(folder);
 }
 

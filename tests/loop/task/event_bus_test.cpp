@@ -170,6 +170,16 @@ TEST(EventBus, Subscribes_the_members_that_an_object_lists) {
   EXPECT_THAT([&] { events.attach("counter", other); }, ThrowsMessage<ConfigError>(HasSubstr("'counter' twice")));
 }
 
+TEST(EventBus, Tells_of_saved_states_that_nobody_took) {
+  EventBus events;
+  Counter counter;
+  events.load_states({{"counter", counter.state()}, {"gone", 3}});
+  EXPECT_THAT(events.untaken_states(), ElementsAre("counter", "gone"));
+  events.attach("counter", counter);
+  EXPECT_THAT(events.untaken_states(), ElementsAre("gone"));
+  EXPECT_EQ(events.states().at("gone"), 3) << "it stays for a program that takes it";
+}
+
 TEST(EventBus, Gives_objects_their_saved_states_whenever_they_are_attached) {
   EventBus events;
   Counter before, after;
