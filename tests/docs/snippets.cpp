@@ -24,7 +24,9 @@
 #include "d9d/loop/config/aliases.h"
 #include "d9d/loop/language_model/language_model_task.h"
 #include "d9d/loop/run/trainer.h"
+#include "d9d/loop/task/inference_task.h"
 #include "d9d/loop/task/shard_over_data.h"
+#include "d9d/metrics/reduce_metrics.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/mapped_sources.h"
 #include "d9d/model_state/mapper/leaves.h"
@@ -374,5 +376,34 @@ struct StackProvider : d9d::ModelProvider<StackTypes> {
   d9d::ModulePtr<Stack> model;
 };
 static_assert(!std::is_abstract_v<StackProvider>);
+
+// docs/inference.md
+// The mean of the model's outputs over all samples, on any number of ranks, however often the job is started.
+struct MeanOutput : d9d::InferenceTask<StackTypes> {
+  explicit MeanOutput(const d9d::DistContext& dist_context) : context(dist_context) {}
+  d9d::ForwardInputs<StackTypes> build_forward_inputs(const at::Tensor& batch) override {
+    return {.input = batch, .num_tokens = batch.size(0)};
+  }
+  void process_outputs(const at::Tensor& output, const std::monostate&) override {
+    sum.update(output);
+    count.update(at::full({}, output.numel(), output.options().dtype(at::kDouble)));
+  }
+  // What the packs before the saved position have given: a job that continues counts each sample once.
+  nlohmann::json state() const override { return {sum.compute().item<double>(), count.compute().item<double>()}; }
+  void load_state(const std::vector<nlohmann::json>& of_ranks) override {
+    if (!context.is_main_process()) return;  // the sums of all ranks go to one
+    for (const nlohmann::json& each : of_ranks) {
+      sum.update(at::full({}, each[0].get<double>(), at::device(context.device()).dtype(at::kDouble)));
+      count.update(at::full({}, each[1].get<double>(), at::device(context.device()).dtype(at::kDouble)));
+    }
+  }
+  void finalize() override {
+    d9d::reduce_metrics({&sum, &count}, d9d::metric_ranks(context));
+    if (context.is_main_process()) context.log().info("mean output ", (sum.compute() / count.compute()).item<double>());
+  }
+  const d9d::DistContext& context;
+  d9d::SumMetric sum, count;
+};
+static_assert(!std::is_abstract_v<MeanOutput>);
 
 }  // namespace pages
