@@ -1,6 +1,8 @@
 // A model runs over data without training, on one rank and on several, and continues after it was killed.
 #include "d9d/loop/run/inference.h"
 
+#include <malloc.h>
+
 #include <csignal>
 #include <filesystem>
 #include <functional>
@@ -128,6 +130,19 @@ TEST(Inference, Sleeps_before_and_after_its_packs) {
   EXPECT_THAT(job.task.seen, ElementsAre(1, 2, 3, 4));
   inference.sleep(both);
   inference.wake();
+}
+
+TEST(Inference, Needs_no_more_memory_for_more_packs) {
+  Job job(packs(1200));
+  std::size_t after_200 = 0, after_1200 = 0;
+  std::int64_t num_processed = 0;
+  job.task.on_processed = [&] {
+    job.task.seen.clear(), job.task.outputs.clear();
+    if (++num_processed == 2 * 200) after_200 = mallinfo2().uordblks;
+    if (num_processed == 2 * 1200) after_1200 = mallinfo2().uordblks;
+  };
+  EXPECT_EQ(job.run(), TrainingOutcome::kFinished);
+  EXPECT_LT(after_1200, after_200 + 100'000) << "bytes in use; a pack has more than 1,000";
 }
 
 TEST(Inference, Ends_at_the_steps_that_are_configured) {
