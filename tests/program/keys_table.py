@@ -278,6 +278,8 @@ def trainer_rows():
         f"{saving}.period_steps": Row(2, look=file("checkpoints/save-2/manifest.json"), given={f"{saving}.save_dir": "checkpoints"}),
         f"{saving}.num_to_keep": tests("tests/loop/run/resume_test.cpp", "Saves_at_the_period_and_at_the_end_and_keeps_the_newest"),
         f"{saving}.on_failed_save": tests("tests/loop/run/resume_test.cpp", "Of_a_disk_that_is_full_stops_or_goes_on_as_asked"),
+        "trainer.data_phase": tests("tests/loop/run/data_phase_test.cpp",
+                                    "Trains_as_one_job_on_both_data_bit_for_bit_wherever_it_is_killed"),
         "trainer.gradient_clipping.max_norm": Row(0.01, look=numbers),
         "trainer.gradient_clipping.log_total_steps": Row(2, look=numbers),
         "trainer.gradient_clipping.on_non_finite": tests("tests/loop/run/trainer_test.cpp",

@@ -228,14 +228,57 @@ class Resume(ProgramTest):
     def test_a_change_of_the_model_that_no_tensor_shows_is_told(self):
         job = self.saving(steps=2)
         self.assertEqual(job.run().returncode, 0)
-        result = job.run("trainer.schedule.total_steps=3")
+        changed = {"trainer.schedule.total_steps": 3, "model_provider.model.rope_base": 500000, "data.num_workers": 2,
+                   "optimizer.lr": 0.5, "trainer.run.name": "another"}
+        result = job.run(*(f"{key}={value}" for key, value in changed.items()))
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertNotIn("goes on with what it is now", result.stderr)
-        result = job.run("trainer.schedule.total_steps=4", "model_provider.model.rope_base=500000")
-        self.assertEqual(result.returncode, 0, result.stderr)
-        told = [line for line in result.stderr.splitlines() if "goes on with what it is now" in line]
+        told = [line for line in result.stderr.splitlines() if "settings that are not those of" in line]
         self.assertEqual(len(told), 1, result.stderr)
-        self.assertRegex(told[0], r"model\.model\.rope_base is 500000.*, and was .* in .*save-3")
+        keys = ["data.num_workers", "model.model.rope_base", "optimizer.lr", "trainer.schedule.total_steps"]
+        self.assertRegex(told[0], "save-2: " + "; ".join(rf"{key} \S+ -> \S+" for key in keys) + "$")
+        self.assertIn("total_steps 2 -> 3", told[0])
+
+    def annealing(self, job):
+        """The job on a mixture with other data, in another view, for 6 further steps."""
+        (job.folder / "books.txt").write_text("".join(f"{i} books\n" for i in range(300)))
+        text = {key: job.config["data"].pop(key) for key in ("kind", "paths", "sequence_length")}
+        packed = text | {"view": {"kind": "packed", "long_documents": "split"}}
+        job.config["data"] |= {"kind": "mixture", "sources": [
+            {"weight": 1, "source": packed}, {"weight": 3, "source": packed | {"paths": [str(job.folder / "books.txt")]}}]}
+        job.config["trainer"]["schedule"]["total_steps"] = 14
+
+    def test_a_job_goes_on_with_other_data_as_if_it_had_not_been_killed(self):
+        job = self.saving(steps=8, keep=None)
+        self.assertEqual(job.run().returncode, 0)
+        before = self.losses_by_step(job)
+        self.annealing(job)
+        refused = job.run()
+        self.assert_one_error(refused, "expected the data", "give trainer.data_phase a new name")
+        job.config["trainer"]["data_phase"] = "annealing"
+        begun = job.folder / "begun"
+        shutil.copytree(job.saves, begun)
+        result = job.run()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("trainer.data_phase 'annealing' begins after step 8", result.stderr)
+        expected, weights = self.values_by_step(job), self.weights(job.export)
+        self.assertEqual({step: expected[step]["loss"] for step in range(8)}, before)
+        self.assertEqual(sorted(expected), list(range(14)))
+        shutil.rmtree(job.saves)
+        shutil.rmtree(job.export)
+        begun.rename(job.saves)
+        for goal in (9, 12):
+            process = job.start(stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            end = time.monotonic() + SECONDS
+            while self.newest(job) < goal and process.poll() is None and time.monotonic() < end:
+                pass
+            process.kill()
+            process.wait(SECONDS)
+            self.assertGreaterEqual(self.newest(job), goal)
+        result = job.run()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotIn("begins after step", result.stderr)
+        self.assertEqual(self.values_by_step(job), expected)
+        self.assertEqual(self.weights(job.export), weights)
 
     def test_checkpoints_within_the_target_of_the_export_are_refused_before_a_step(self):
         job = self.saving(steps=2)

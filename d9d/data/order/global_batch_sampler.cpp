@@ -145,9 +145,11 @@ std::int64_t GlobalBatchSampler::resume(const nlohmann::json& saved) const try {
   const nlohmann::json own = state(0);
   check_same_data(saved.at("order"), own.at("order"));
   const nlohmann::json saved_order = without_data(saved.at("order")), own_order = without_data(own.at("order"));
-  D9D_CHECK(saved_order == own_order, StateError,
-            "[data::GlobalBatchSampler::resume] expected the data order of the saved run, ", saved_order, ", got ",
-            own_order, ". Resume with the dataset and the seed of the saved run.");
+  D9D_CHECK(
+      saved_order == own_order, StateError,
+      "[data::GlobalBatchSampler::resume] expected the data order of the saved run, ", saved_order, ", got ", own_order,
+      ". Resume with the dataset and the seed of the saved run, or give trainer.data_phase a new name to begin with "
+      "this data at its start.");
   const auto num_samples = saved.at("num_samples").get<std::int64_t>();
   const auto saved_global_batch = saved.at("layout").at("global_batch_size").get<std::int64_t>();
   const bool between_steps =

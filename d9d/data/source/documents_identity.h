@@ -28,7 +28,8 @@ struct DocumentsIdentity {
 [[nodiscard]] std::string difference_of_data(const nlohmann::json& saved, const nlohmann::json& own);
 // The remedy for different data, for the end of an error message.
 inline constexpr std::string_view kOtherDataRemedy =
-    "Resume with that, or begin a new job, in another save_dir, with the checkpoint as "
+    "Resume with that, give trainer.data_phase a new name to go on with this data from its start, or begin a new job, "
+    "in another save_dir, with the checkpoint as "
     "trainer.model_stage_factory.source_checkpoint (without it where the ids are of another tokenizer).";
 
 // Returns the FNV-1a hash of a text as 16 hexadecimal digits.

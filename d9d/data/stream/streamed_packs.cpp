@@ -48,7 +48,9 @@ void check_order(const nlohmann::json& saved, const nlohmann::json& own, const L
             difference, ". ", kOtherDataRemedy);
   const nlohmann::json before = without_data(with_rules_of(saved, own)), now = without_data(own);
   D9D_CHECK(before == now, StateError, "[data::StreamedPacks] expected the data order of the saved run, ", before,
-            ", got ", now, ". Resume with the view and the seed of the saved run.");
+            ", got ", now,
+            ". Resume with the view and the seed of the saved run, or give trainer.data_phase a new name to "
+            "begin with this data at its start.");
   if (!knows_data) log.warning("data: the saved position does not say what its data was: make sure that it is this");
 }
 

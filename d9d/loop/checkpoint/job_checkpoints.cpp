@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/json_text.h"
 #include "d9d/base/config/record_json.h"
 #include "d9d/core/collectives/agreed.h"
 #include "d9d/core/collectives/gather.h"
@@ -152,39 +153,37 @@ void check_optimizer_state(const DistContext& context, const Module& module, con
 }
 
 nlohmann::ordered_json written_settings(const TrainerConfig& given, const OptimizerProvider& optimizer,
-                                        const LearningRateSchedulerProvider& lr_scheduler) {
-  return {{"trainer", write_record(given)},
-          {"optimizer", optimizer.dump_hparams()},
-          {"lr_scheduler", lr_scheduler.dump_hparams()}};
+                                        const LearningRateSchedulerProvider& lr_scheduler, const nlohmann::json& data) {
+  nlohmann::ordered_json all = {{"trainer", write_record(given)},
+                                {"optimizer", optimizer.dump_hparams()},
+                                {"lr_scheduler", lr_scheduler.dump_hparams()}};
+  all.update(nlohmann::ordered_json(data));
+  return all;
 }
 
 void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& hparams,
                             const nlohmann::json& written) {
   if (!context.is_main_process()) return;
   nlohmann::json before = value_of(saved, "hparams"), now = hparams;
-  const auto found = saved.values().find("written");  // older checkpoints lack it
-  if (found != saved.values().end()) {
-    before.update(nlohmann::json(*found));
-    now.update(written);
-    for (nlohmann::json* const each : {&before, &now}) {
-      each->at("trainer").erase("run");
-      each->at("trainer").erase("schedule");
+  before.update(nlohmann::json(saved.values().value("written", nlohmann::ordered_json::object())));
+  now.update(written);
+  std::string list;
+  for (const auto& [part, settings] : now.items()) {
+    if (!before.contains(part)) continue;  // older checkpoints lack some
+    nlohmann::json old_keys = nlohmann::json{{part, before.at(part)}}.flatten();
+    nlohmann::json new_keys = nlohmann::json{{part, settings}}.flatten();
+    nlohmann::json all_keys = old_keys;
+    all_keys.update(new_keys);
+    for (const auto& [key, value] : all_keys.items()) {
+      if (key.starts_with("/trainer/run/")) continue;
+      const nlohmann::json& old_value = old_keys[key];
+      const nlohmann::json& new_value = new_keys[key];
+      if (old_value == new_value) continue;
+      list += cat(list.empty() ? " " : "; ", dotted_key(key), " ", json_excerpt(old_value), " -> ",
+                  json_excerpt(new_value));
     }
   }
-  const auto text = [](const nlohmann::json& all, const nlohmann::json::json_pointer& key) {
-    return all.contains(key) ? all.at(key).dump() : "none";
-  };
-  std::string list;
-  for (const auto& change : nlohmann::json::diff(before, now)) {
-    const nlohmann::json::json_pointer key(change.at("path").get<std::string>());
-    // A key that is newer than the checkpoint, or was removed since, changes nothing if it is null.
-    const auto is_set = [&](const nlohmann::json& all) { return all.contains(key) && !all.at(key).is_null(); };
-    if (!is_set(before) && !is_set(now)) continue;
-    list += cat(list.empty() ? "" : "; ", dotted_key(key.to_string()), " is ", text(now, key), ", and was ",
-                text(before, key));
-  }
-  if (list.empty()) return;
-  context.log().warning(list, " in ", saved.folder().string(), ": the job goes on with what it is now");
+  if (!list.empty()) context.log().warning("settings that are not those of ", saved.folder().string(), ":", list);
 }
 
 LoadReport load_saved_model(Module& module, const SavedCheckpoint& saved, const LoadOptions& options) {

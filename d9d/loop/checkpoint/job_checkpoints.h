@@ -55,13 +55,15 @@ void write_configuration(const DistContext& context, const TrainerConfig& config
 // no parameter, or if only some parameters have entries.
 void check_optimizer_state(const DistContext& context, const Module& module, const Optimizer& optimizer);
 
-// Returns the value of TrainingJob::written. given: the configuration of the trainer as the user wrote it.
+// Returns the value of TrainingJob::written. given: the configuration of the trainer as the user wrote it. data:
+// TaskBinding::data_hparams().
 [[nodiscard]] nlohmann::ordered_json written_settings(const TrainerConfig& given, const OptimizerProvider& optimizer,
-                                                      const LearningRateSchedulerProvider& lr_scheduler);
+                                                      const LearningRateSchedulerProvider& lr_scheduler,
+                                                      const nlohmann::json& data);
 
-// Local. The main process logs one warning that lists the settings which differ from those of the job that saved.
-// Compared are the hparams of task and model (dump_hparams) and TrainingJob::written, without trainer.run and
-// trainer.schedule. Loading alone would not detect a setting that changes no tensor shape, such as rope_base.
+// Local. The main process logs one warning that lists all keys whose values differ from those of the job that saved,
+// each with its old and new value. Compared are the hparams of task and model (dump_hparams) and TrainingJob::written,
+// without trainer.run. Loading alone would not detect a setting that changes no tensor shape, such as rope_base.
 void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& hparams,
                             const nlohmann::json& written);
 

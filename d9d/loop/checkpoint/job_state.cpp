@@ -208,6 +208,12 @@ nlohmann::ordered_json evaluations_json(const TrainingJob& job) {
   return sets;
 }
 
+nlohmann::ordered_json data_phase_json(const DataPhase& phase) {
+  nlohmann::ordered_json json = {{"name", nullptr}, {"first_step", phase.first_step}};
+  if (phase.name) json["name"] = *phase.name;
+  return json;
+}
+
 // Also loads sets that this start of the job does not evaluate: their best checkpoints stay.
 void load_evaluations(const nlohmann::ordered_json& sets, TrainingJob& job) {
   for (const auto& [name, saved] : sets.items()) {
@@ -228,6 +234,14 @@ std::vector<std::int64_t> task_ranks(const DistContext& context, const StagePlac
   const std::vector<std::int64_t> all = ranks.ranks();
   const auto first = all.begin() + placement.rank_of_last_stage() * ranks.axis_size("dp");
   return {first, first + ranks.axis_size("dp")};
+}
+
+DataPhase data_phase_of(const SavedCheckpoint& saved) {
+  const auto phase = saved.values().find("data_phase");
+  if (phase == saved.values().end()) return {};  // an older checkpoint
+  DataPhase result{.name = {}, .first_step = phase->at("first_step").get<std::int64_t>()};
+  if (!phase->at("name").is_null()) result.name = phase->at("name").get<std::string>();
+  return result;
 }
 
 std::optional<fs::path> source_of(const SavedCheckpoint& saved) {
@@ -278,6 +292,7 @@ CheckpointState checkpoint_state(const TrainingJob& job, const RunPosition& posi
                         .equal_values = equal_at_saves(),
                         .rank_values = rank_values(job, position.task)};
   state.values = {{"schedule", job.schedule.state()},
+                  {"data_phase", data_phase_json(job.data_phase)},
                   {"num_updates", job.updates.num_updates()},
                   {"num_skipped_in_a_row", job.updates.num_skipped_in_a_row()},
                   {"spikes", job.spikes.state()},
@@ -305,12 +320,6 @@ void load(const SavedCheckpoint& saved, TrainingJob& job) {
   load_metrics(saved, "metrics", job.context, job.metrics);
   create_loss_means(saved, *job.loss_means);
   load_metrics(saved, "loss_means", job.context, *job.loss_means);
-  const std::uint64_t seed = job.config.determinism.base_seed;
-  if (value_of(saved, "base_seed") != seed && job.context.is_main_process()) {
-    job.context.log().warning("trainer.determinism.base_seed is ", seed, ", and was ",
-                              value_of(saved, "base_seed").dump(), " in ", saved.folder().string(),
-                              ": random layers draw other numbers from here on");
-  }
   job.tracker_state = value_of(saved, "tracker");
   const auto num_updates = saved.values().find("num_updates");  // older checkpoints lack it
   job.updates.load(num_updates == saved.values().end() ? saved.step() : num_updates->get<std::int64_t>(),

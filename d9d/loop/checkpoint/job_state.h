@@ -57,6 +57,9 @@ void load(const SavedCheckpoint& saved, TrainingJob& job);
 // Returns the TrainTask::state() that each data-parallel rank has saved; empty if all are null.
 [[nodiscard]] std::vector<nlohmann::json> task_states(const SavedCheckpoint& saved);
 
+// Returns the data of which the checkpoint's "data" is a position.
+[[nodiscard]] DataPhase data_phase_of(const SavedCheckpoint& saved);
+
 // Returns the source_checkpoint of the job that saved, as a resolved folder; none if that job had none.
 [[nodiscard]] std::optional<std::filesystem::path> source_of(const SavedCheckpoint& saved);
 

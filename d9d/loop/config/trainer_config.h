@@ -300,6 +300,10 @@ struct TrainerConfig {
   DeterminismConfig determinism = {};
   GarbageCollectionConfig gc = {};
   CheckpointingConfig checkpointing = {};
+  // The name of the data that the job reads, for a job that changes its data, mixture or view at a resume (annealing).
+  // Checkpoints contain it. If a resumed job has another name than its checkpoint, it reads its data from the start,
+  // and continues steps, moments and learning-rate schedule. null: the name in the checkpoint.
+  std::optional<std::string> data_phase = {};
   GradientClippingConfig gradient_clipping = {};
   std::map<std::string, EvaluationConfig> evaluation = {};  // evaluation sets by name
   std::optional<ProfilingConfig> profiling = {};
@@ -316,10 +320,11 @@ struct TrainerConfig {
         defaulted("data_prefetch", &Trainer::data_prefetch), required("logging", &Trainer::logging),
         defaulted("pipelining", &Trainer::pipelining), defaulted("model_stage_factory", &Trainer::model_stage_factory),
         required("determinism", &Trainer::determinism), required("gc", &Trainer::gc),
-        required("checkpointing", &Trainer::checkpointing), required("gradient_clipping", &Trainer::gradient_clipping),
-        defaulted("evaluation", &Trainer::evaluation), defaulted("profiling", &Trainer::profiling),
-        defaulted("gradient_manager", &Trainer::gradient_manager), defaulted("timeout", &Trainer::timeout),
-        defaulted("cuda_graph", &Trainer::cuda_graph), defaulted("detect_non_finite", &Trainer::detect_non_finite),
+        required("checkpointing", &Trainer::checkpointing), defaulted("data_phase", &Trainer::data_phase),
+        required("gradient_clipping", &Trainer::gradient_clipping), defaulted("evaluation", &Trainer::evaluation),
+        defaulted("profiling", &Trainer::profiling), defaulted("gradient_manager", &Trainer::gradient_manager),
+        defaulted("timeout", &Trainer::timeout), defaulted("cuda_graph", &Trainer::cuda_graph),
+        defaulted("detect_non_finite", &Trainer::detect_non_finite),
         defaulted("refuse_equal_data", &Trainer::refuse_equal_data));
   }
 };

@@ -11,6 +11,7 @@ void log_stream(const AnyPackStream& stream, const Logger& log) {
 }  // namespace detail
 
 AutoDataProvider<TokenBatch> token_data_provider(DataConfig config, const TokenLimits& limits, std::int64_t base_seed) {
+  nlohmann::json hparams = write_record(config);
   return AutoDataProvider<TokenBatch>(
       [config = std::move(config), limits](const DistContext& context, const StreamOptions& options) {
         return build_token_stream(config, {.vocabulary_size = limits.vocabulary_size,
@@ -19,7 +20,7 @@ AutoDataProvider<TokenBatch> token_data_provider(DataConfig config, const TokenL
                                            .mesh = context.mesh_parameters(),
                                            .stream = options});
       },
-      base_seed);
+      base_seed, std::move(hparams));
 }
 
 }  // namespace d9d

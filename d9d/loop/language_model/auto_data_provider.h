@@ -13,6 +13,9 @@
 #include <optional>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/config/record_json.h"
 #include "d9d/data/build/token_stream.h"
 #include "d9d/loop/task/providers.h"
 
@@ -36,9 +39,11 @@ class AutoDataProvider : public DataProvider<Batch> {
                 const DistContext& context, const StreamOptions& options) {
               return make_pack_stream<Batch>(make_dataset(context), collate, config, options);
             },
-            base_seed) {}
-  // Takes any stream from `build`, which gets the options of the rank (on_rank_of()).
-  AutoDataProvider(BuildStream build, std::int64_t base_seed) : build_(std::move(build)), base_seed_(base_seed) {}
+            base_seed, write_record(config)) {}
+  // Takes any stream from `build`, which gets the options of the rank (on_rank_of()). hparams: the result of
+  // dump_hparams().
+  AutoDataProvider(BuildStream build, std::int64_t base_seed, nlohmann::json hparams = nullptr)
+      : build_(std::move(build)), base_seed_(base_seed), hparams_(std::move(hparams)) {}
 
   // The first rank of each machine builds its stream before the other ranks, which reuse the files that it has written.
   // The main process logs the stream's describe().
@@ -51,10 +56,12 @@ class AutoDataProvider : public DataProvider<Batch> {
     if (built != nullptr) detail::log_stream(*built, options.shared_log);
     return built;
   }
+  nlohmann::json dump_hparams() const override { return hparams_; }
 
  private:
   BuildStream build_;
   std::int64_t base_seed_;
+  nlohmann::json hparams_;
 };
 
 // The limits of the model that the data must respect.

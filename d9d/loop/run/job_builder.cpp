@@ -51,16 +51,28 @@ std::unique_ptr<EventBus> JobBuilder::announce() const {
 JobSchedule JobBuilder::open_data(const TrainerConfig& given, EventBus& events) {
   packs_ = binding_.build_packs(context_, given, events);
   check_data_order(context_, packs_->stream().state());
-  JobSchedule schedule(total_steps_of(given.schedule.total_steps, packs_->stream().total_steps()));
   open_evaluation_data(given);
   saves_lock_ = prepare_saves(context_, given.checkpointing);
   saved_ = newest_checkpoint(context_, given.checkpointing);
-  if (saved_) {
-    schedule.load_state(value_of(*saved_, "schedule"));
-    packs_->rewind(value_of(*saved_, "data"));
-  }
+  const bool continues = continues_data(given);
+  std::optional<std::int64_t> available = packs_->stream().total_steps();
+  if (available) *available += data_phase_.first_step;
+  JobSchedule schedule(total_steps_of(given.schedule.total_steps, available));
+  if (saved_) schedule.load_state(value_of(*saved_, "schedule"));
+  if (continues) packs_->rewind(value_of(*saved_, "data"));
   check_names_of_saves(context_, given.checkpointing, schedule);
   return schedule;
+}
+
+bool JobBuilder::continues_data(const TrainerConfig& given) {
+  data_phase_ = saved_ ? data_phase_of(*saved_) : DataPhase{.name = given.data_phase};
+  if (!saved_ || !given.data_phase || given.data_phase == data_phase_.name) return saved_.has_value();
+  if (context_.is_main_process()) {
+    context_.log().info("trainer.data_phase '", *given.data_phase, "' begins after step ", saved_->step(),
+                        ": the data is read from its start, not from the position in ", saved_->folder().string());
+  }
+  data_phase_ = {.name = given.data_phase, .first_step = saved_->step()};
+  return false;
 }
 
 void JobBuilder::open_evaluation_data(const TrainerConfig& given) {
@@ -96,7 +108,10 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
 
   const TrainerConfig config =
       with_chosen_schedule({context_, found, binding_, *packs_, parts_.task, parts_.model, schedule}, saved_);
-  write_configuration(context_, config, settings_of_parts());
+  const nlohmann::json data = binding_.data_hparams();
+  nlohmann::json settings = settings_of_parts();
+  settings.update(data);
+  write_configuration(context_, config, settings);
   const PipelineSchedule pipeline = pipeline_of(config);
   const StagePlacement placement = placement_of(pipeline, context_.mesh(MeshDomain::kRegular).axis_size("pp"));
   check_equal_schedule(context_, pipeline.name, placement);
@@ -130,6 +145,7 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
           .config = config,
           .events = std::move(events),
           .schedule = schedule,
+          .data_phase = data_phase_,
           .module = module,
           .model_stages = model_stages,
           .stages = stages,
@@ -142,7 +158,7 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
           .optimizer = std::move(optimizer),
           .lr_scheduler = std::move(lr_scheduler),
           .auto_schedule = auto_schedule_of(given),
-          .written = written_settings(given, parts_.optimizer, parts_.lr_scheduler),
+          .written = written_settings(given, parts_.optimizer, parts_.lr_scheduler, data),
           .hparams = {},
           .tracker_state = nullptr,
           .flops_per_token = parts_.model.flops_per_token(),

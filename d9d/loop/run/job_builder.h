@@ -55,9 +55,11 @@ class JobBuilder {
   [[nodiscard]] nlohmann::json settings_of_parts() const;  // by part
   void check(const TrainerConfig& given);
   [[nodiscard]] std::unique_ptr<EventBus> announce() const;
-  // Opens the data stream and the newest checkpoint. If there is one, continues the stream and the returned schedule
-  // from it.
+  // Opens the data stream and the newest checkpoint. If there is one, continues the returned schedule from it, and the
+  // stream too unless trainer.data_phase names other data.
   [[nodiscard]] JobSchedule open_data(const TrainerConfig& given, EventBus& events);
+  // Whether the job reads on in the data of the checkpoint that it resumes from. Sets data_phase_.
+  [[nodiscard]] bool continues_data(const TrainerConfig& given);
   void open_evaluation_data(const TrainerConfig& given);
   [[nodiscard]] PipelineSchedule pipeline_of(const TrainerConfig& config) const;
 
@@ -66,6 +68,7 @@ class JobBuilder {
   TaskBinding& binding_;
   std::jthread warm_up_;
   std::unique_ptr<PackReader> packs_;  // set by build()
+  DataPhase data_phase_;
   EvaluationPacks evaluation_packs_;
   std::unique_ptr<FolderLock> saves_lock_;  // null except on the main process
   std::optional<SavedCheckpoint> saved_;    // cleared by load_state()

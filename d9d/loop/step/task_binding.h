@@ -40,6 +40,8 @@ class TaskBinding {
                                                                            const std::string& set) = 0;
 
   [[nodiscard]] virtual std::vector<std::string> evaluation_sets() const = 0;  // for which the program has data
+  // Returns DataProvider::dump_hparams() as {"data": ..., "evaluation_data": {"<set>": ...}}.
+  [[nodiscard]] virtual nlohmann::json data_hparams() const = 0;
 
   [[nodiscard]] virtual bool has_key() const = 0;  // Microbatch<Types>::kHasKey
 };
@@ -97,6 +99,11 @@ class TypedTask final : public TaskBinding {
     std::vector<std::string> names;
     for (const auto& [name, data] : evaluation_) names.push_back(name);
     return names;
+  }
+  nlohmann::json data_hparams() const override {
+    nlohmann::json evaluation = nlohmann::json::object();
+    for (const auto& [name, data] : evaluation_) evaluation[name] = data != nullptr ? data->dump_hparams() : nullptr;
+    return {{"data", data_.dump_hparams()}, {"evaluation_data", evaluation}};
   }
   bool has_key() const override { return Microbatch<Types>::kHasKey; }
 

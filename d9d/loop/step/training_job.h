@@ -37,11 +37,18 @@ struct EvaluationHistory {
   std::int64_t best_step = -1;  // number of steps that were done at the best evaluation
 };
 
+// The data that the job reads, if it changes its data at a resume (trainer.data_phase). Checkpoints save it.
+struct DataPhase {
+  std::optional<std::string> name = {};  // null: the job has not named any
+  std::int64_t first_step = 0;           // number of steps that were done when this data began
+};
+
 struct TrainingJob {
   const DistContext& context;  // borrowed
   const TrainerConfig config;
   const std::unique_ptr<EventBus> events;  // handlers may keep a reference to it
   JobSchedule schedule;
+  DataPhase data_phase;
   const std::shared_ptr<Module> module;                            // all stages of this rank as one
   const std::vector<std::shared_ptr<AnyModelStage>> model_stages;  // the stages of this rank, in increasing order
   const std::vector<std::shared_ptr<Module>> stages;               // the modules of model_stages
@@ -59,8 +66,8 @@ struct TrainingJob {
   // The given trainer.pipelining.schedule if it was auto, otherwise null. `config` contains the schedule that was
   // chosen.
   nlohmann::ordered_json auto_schedule = nullptr;
-  // The configuration of trainer, optimiser and learning-rate schedule as the user gave it, for the comparison with a
-  // resumed job (warn_of_other_settings).
+  // The configuration of trainer, optimiser, learning-rate schedule and data as the user gave it, for the comparison
+  // with a resumed job (warn_of_other_settings).
   nlohmann::ordered_json written = nullptr;
   nlohmann::json hparams;                          // settings of task and model, for the tracker
   nlohmann::ordered_json tracker_state = nullptr;  // of the tracker's run that this run continues

@@ -70,6 +70,8 @@ class DataProvider {
   // total_steps: trainer.schedule.total_steps, if it is set. The provider divides samples over data-parallel ranks.
   [[nodiscard]] virtual std::unique_ptr<PackStream<Batch>> build_pack_stream(
       const DistContext& context, std::optional<std::int64_t> total_steps) = 0;
+  // Returns the settings as the user wrote them; see OptimizerProvider.
+  [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nullptr; }
 };
 
 class OptimizerProvider {
