@@ -61,13 +61,15 @@ bool is_within(const fs::path& inner, const fs::path& outer) {
   return !rest.empty() && *rest.begin() != "..";
 }
 
-// Throws ConfigError if the job writes tracker files or checkpoints into the folder of the export.
-void check_place(const fs::path& folder, const TrainerConfig& config) {
+}  // namespace
+
+void check_export_place(const fs::path& folder, const TrainerConfig& config) {
   Places places;
   add_places(config.logging.tracker, "trainer.logging.tracker", places);
   if (saves_checkpoints(config.checkpointing)) {
     places.emplace_back("trainer.checkpointing.save_dir", config.checkpointing.save_dir);
   }
+  if (config.exports) places.emplace_back("trainer.exports.folder", config.exports->folder);
   for (const auto& [key, place] : places) {
     D9D_CHECK(!is_within(place, folder), ConfigError,
               "[loop::export] expected a folder of its own for the export, got '", folder.string(), "', in which ", key,
@@ -75,13 +77,11 @@ void check_place(const fs::path& folder, const TrainerConfig& config) {
   }
 }
 
-}  // namespace
-
 std::unique_ptr<FolderLock> prepare_export(const DistContext& context, const std::filesystem::path& folder,
                                            const std::map<std::string, std::string>& files,
                                            const TrainerConfig& config) {
   check_equal_export(context, folder);
-  check_place(folder, config);
+  check_export_place(folder, config);
   std::unique_ptr<FolderLock> lock;
   on_first_rank(context.mesh(MeshDomain::kBatch), [&] {
     lock = lock_huggingface_target(folder, files);

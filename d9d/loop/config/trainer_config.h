@@ -144,6 +144,17 @@ struct CheckpointingConfig {
   }
 };
 
+// Exports of the model while it is trained: that of step n goes to <folder>/step-<n>.
+struct ExportsConfig {
+  std::filesystem::path folder = {};
+  StepActionPeriod period_steps = {};
+
+  static constexpr auto fields() {
+    using Exports = ExportsConfig;
+    return record<Exports>(required("folder", &Exports::folder), required("period_steps", &Exports::period_steps));
+  }
+};
+
 // Which value of a metric is better.
 enum class BestMode { kMin, kMax };
 constexpr auto enum_names(BestMode) {
@@ -259,8 +270,8 @@ struct GradientManagerConfig {
 };
 
 struct TimeoutConfig {
-  // Seconds that one wait for other ranks may take while the job starts, in its first step, during evaluations and
-  // saves that training waits for, and after its last step.
+  // Seconds that one wait for other ranks may take while the job starts, in its first step, during evaluations, exports
+  // and saves that training waits for, and after its last step.
   std::int64_t init_timeout = 10000;
   std::int64_t step_timeout = 100;  // seconds that one wait for other ranks may take in all other steps
 
@@ -304,6 +315,7 @@ struct TrainerConfig {
   // Checkpoints contain it. If a resumed job has another name than its checkpoint, it reads its data from the start,
   // and continues steps, moments and learning-rate schedule. null: the name in the checkpoint.
   std::optional<std::string> data_phase = {};
+  std::optional<ExportsConfig> exports = {};  // null: none while the model is trained
   GradientClippingConfig gradient_clipping = {};
   std::map<std::string, EvaluationConfig> evaluation = {};  // evaluation sets by name
   std::optional<ProfilingConfig> profiling = {};
@@ -321,10 +333,10 @@ struct TrainerConfig {
         defaulted("pipelining", &Trainer::pipelining), defaulted("model_stage_factory", &Trainer::model_stage_factory),
         required("determinism", &Trainer::determinism), required("gc", &Trainer::gc),
         required("checkpointing", &Trainer::checkpointing), defaulted("data_phase", &Trainer::data_phase),
-        required("gradient_clipping", &Trainer::gradient_clipping), defaulted("evaluation", &Trainer::evaluation),
-        defaulted("profiling", &Trainer::profiling), defaulted("gradient_manager", &Trainer::gradient_manager),
-        defaulted("timeout", &Trainer::timeout), defaulted("cuda_graph", &Trainer::cuda_graph),
-        defaulted("detect_non_finite", &Trainer::detect_non_finite),
+        defaulted("exports", &Trainer::exports), required("gradient_clipping", &Trainer::gradient_clipping),
+        defaulted("evaluation", &Trainer::evaluation), defaulted("profiling", &Trainer::profiling),
+        defaulted("gradient_manager", &Trainer::gradient_manager), defaulted("timeout", &Trainer::timeout),
+        defaulted("cuda_graph", &Trainer::cuda_graph), defaulted("detect_non_finite", &Trainer::detect_non_finite),
         defaulted("refuse_equal_data", &Trainer::refuse_equal_data));
   }
 };

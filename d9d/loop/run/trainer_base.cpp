@@ -55,7 +55,8 @@ TrainingOutcome TrainerBase::train_and_finalize() {
   job_.hparams = hparams_of(parts_);
   MicrobatchRunner runner(job_, parts_.task, builder_.packs());
   Evaluations evaluations(job_, parts_.task, parts_.model, builder_.evaluation_packs(), builder_.packs());
-  const TrainingOutcome outcome = run_training(job_, runner, evaluations);
+  JobExports exports(job_, parts_.model);
+  const TrainingOutcome outcome = run_training(job_, runner, evaluations, exports);
   graph_counts_ = runner.graph_counts();
   if (job_.config.cuda_graph && job_.context.is_main_process()) log_graph_counts();
   parts_.task.finalize();

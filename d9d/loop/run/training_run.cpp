@@ -64,6 +64,10 @@ AroundStep around_optimizer_step(const TrainingJob& job, const TrainStep& step) 
   };
 }
 
+void set_timeout(const TrainingJob& job, std::int64_t seconds) {
+  job.context.set_timeout(std::chrono::seconds(seconds));
+}
+
 StopDecision::Handlers handlers_that_may_stop(const TrainingJob& job) {
   const EventBus& events = *job.events;
   const bool of_evaluation = events.has_handlers(kTrainEvaluationPre) || events.has_handlers(kTrainEvaluationPost);
@@ -83,31 +87,33 @@ void warn_of_untaken_states(const EventBus& events, const Logger* log) {
 // Runs the steps, and owns the objects that live as long as the run.
 class TrainingRun {
  public:
-  TrainingRun(TrainingJob& job, MicrobatchRunner& packs, Evaluations& evaluations)
+  TrainingRun(TrainingJob& job, MicrobatchRunner& packs, Evaluations& evaluations, JobExports& exports)
       : job_(job),
         packs_(packs),
         evaluations_(evaluations),
+        exports_(exports),
         log_(job),
         gradients_(job.context, *job.module, job.config.gradient_manager, job.config.gradient_clipping,
                    job.config.cuda_graph ? GradientMemory::kKept : GradientMemory::kOfStep, job.stages) {}
 
   TrainingOutcome run() {
     log_.announce(gradients_);
-    set_timeout(job_.config.timeout.init_timeout);
+    set_timeout(job_, job_.config.timeout.init_timeout);
     job_.events->trigger(kTrainReady, {.run = log_.run()});
     warn_of_untaken_states(*job_.events, log_.main_log());
     stop_.begin(handlers_that_may_stop(job_));
     evaluate_at_start();
+    if (stop_.signal() == 0 && exports_.is_missing()) exports_.run();  // the job ended between a save and its export
     while (!job_.schedule.is_done() && !stop_.stops()) {
       const std::int64_t index = job_.schedule.current_step();
       profiler_.begin_step(index);
       const StepReport report = run_whole_step(index);
       end_trace(index);
       log_.show(report);
-      if (!has_stepped_) set_timeout(job_.config.timeout.step_timeout);
+      if (!has_stepped_) set_timeout(job_, job_.config.timeout.step_timeout);
       has_stepped_ = true;
     }
-    set_timeout(job_.config.timeout.init_timeout);  // an export takes longer than a step
+    set_timeout(job_, job_.config.timeout.init_timeout);  // an export takes longer than a step
     gradients_.close();
     profiler_.finish();
     log_.finish_bar();
@@ -118,8 +124,6 @@ class TrainingRun {
   }
 
  private:
-  void set_timeout(std::int64_t seconds) const { job_.context.set_timeout(std::chrono::seconds(seconds)); }
-
   StepReport run_whole_step(std::int64_t index) {
     const NamedRange range([&] { return cat("step ", index); });
     StepReport report = run_step();
@@ -132,9 +136,9 @@ class TrainingRun {
   // Runs `work`, which takes longer than a step, under init_timeout.
   template <class Work>
   void longer_than_a_step(const Work& work) const {
-    set_timeout(job_.config.timeout.init_timeout);
+    set_timeout(job_, job_.config.timeout.init_timeout);
     work();
-    if (has_stepped_) set_timeout(job_.config.timeout.step_timeout);
+    if (has_stepped_) set_timeout(job_, job_.config.timeout.step_timeout);
   }
 
   void end_trace(std::int64_t index) {
@@ -205,6 +209,8 @@ class TrainingRun {
     stop_.ask_after_evaluation();
     const bool is_last = stop_.stops() || job_.schedule.is_done();
     if (saves_.is_due(is_last, is_best)) save(is_last);
+    const bool has_time = stop_.signal() == 0 || job_.schedule.is_done();  // else the next start exports
+    if (has_time && exports_.is_due()) longer_than_a_step([&] { exports_.run(); });
   }
 
   // Collective. Runs the evaluations that are due after the steps completed so far, and none if a signal has stopped
@@ -238,6 +244,7 @@ class TrainingRun {
   TrainingJob& job_;
   MicrobatchRunner& packs_;
   Evaluations& evaluations_;
+  JobExports& exports_;
   const TrainStep step_{.schedule = job_.schedule, .stop = *job_.stop};
   StepLog log_;
   StepProfiler profiler_{job_.config.profiling, job_.context};
@@ -254,12 +261,12 @@ class TrainingRun {
 
 }  // namespace
 
-TrainingOutcome run_training(TrainingJob& job, MicrobatchRunner& packs, Evaluations& evaluations) {
+TrainingOutcome run_training(TrainingJob& job, MicrobatchRunner& packs, Evaluations& evaluations, JobExports& exports) {
   job.freeze_guard.check();  // the run sums gradients of the parameters that are trained now
-  if (!job.config.cuda_graph) return TrainingRun(job, packs, evaluations).run();
+  if (!job.config.cuda_graph) return TrainingRun(job, packs, evaluations, exports).run();
   // CUDA graphs cannot be captured on the default stream, so the run has a stream of its own.
   auto outcome = TrainingOutcome::kInterrupted;
-  SideStream(job.context.device()).run([&] { outcome = TrainingRun(job, packs, evaluations).run(); }).wait();
+  SideStream(job.context.device()).run([&] { outcome = TrainingRun(job, packs, evaluations, exports).run(); }).wait();
   return outcome;
 }
 

@@ -10,8 +10,10 @@
 //   LearningRateScheduler::step(), GradientManager::reset(), JobSchedule::advance()
 //   Evaluations::run_due()          forwards over the packs of evaluation sets
 //   JobSaves::save()
+//   JobExports::run()
 #pragma once
 
+#include "d9d/loop/checkpoint/job_exports.h"
 #include "d9d/loop/run/evaluations.h"
 #include "d9d/loop/step/microbatch_runner.h"
 #include "d9d/loop/step/training_job.h"
@@ -25,6 +27,7 @@ enum class TrainingOutcome {
 };
 
 // Collective. Runs the remaining steps.
-[[nodiscard]] TrainingOutcome run_training(TrainingJob& job, MicrobatchRunner& packs, Evaluations& evaluations);
+[[nodiscard]] TrainingOutcome run_training(TrainingJob& job, MicrobatchRunner& packs, Evaluations& evaluations,
+                                           JobExports& exports);
 
 }  // namespace d9d

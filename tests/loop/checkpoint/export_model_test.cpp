@@ -46,6 +46,9 @@ TEST(PrepareExport, Refuses_a_folder_into_which_the_job_writes_something_else) {
                   .trackers = {NullTrackerConfig{}, JsonlTrackerConfig{.path = folder / "export" / "m"}}})),
               HasSubstr("trainer.logging.tracker.trackers[1].path"));
   EXPECT_THAT(refusal(saved(folder / "export" / "saves")), HasSubstr("trainer.checkpointing.save_dir"));
+  TrainerConfig exporting;
+  exporting.exports = {.folder = folder / "export" / "steps", .period_steps = {EverySteps{1}}};
+  EXPECT_THAT(refusal(exporting), HasSubstr("trainer.exports.folder"));
   EXPECT_EQ(refusal(saved(folder / "exported")), "");
   EXPECT_EQ(refusal(tracked(JsonlTrackerConfig{.path = folder / "metrics.jsonl"})), "");
   fs::remove_all(folder);
