@@ -12,7 +12,6 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/json_depth.h"
-#include "d9d/base/io/input_file.h"
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/mapper/leaves.h"
@@ -71,19 +70,12 @@ StateMapper with_dtype(const StateMapper& mapper, const NamedTensors& tensors, D
   return casts.empty() ? mapper : mapper::sequential({mapper, mapper::parallel(std::move(casts))});
 }
 
-std::map<std::string, std::string> files_beside_weights(const Options& options, const HuggingFaceDirectory& directory) {
-  const std::set<std::string> weights = {".safetensors", ".bin", ".pt",      ".pth", ".ckpt",
-                                         ".gguf",        ".h5",  ".msgpack", ".onnx"};
-  std::map<std::string, std::string> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(options.source)) {
-    const std::string name = entry.path().filename();
-    const bool is_kept = !weights.contains(entry.path().extension()) && !name.starts_with(".");
-    if (entry.is_regular_file() && is_kept && !name.ends_with(".index.json")) files[name] = text_of_file(entry.path());
-  }
+// The files of the source, with what the conversion changes in config.json.
+std::map<std::string, std::string> files_of_target(const Options& options, const Source& source) {
+  std::map<std::string, std::string> files = source.files;
   const auto config = files.find("config.json");
   if (config == files.end()) return files;
-  const bool unties_head = directory.has_untied_head();  // which names of its own do not show
-  if (options.dtype || unties_head) {
+  if (options.dtype || source.has_untied_head) {
     auto json = nlohmann::ordered_json::parse(config->second, nullptr, /*allow_exceptions=*/false);
     D9D_CHECK(json.is_object() && json_depth(config->second) <= kMaxJsonDepth, IoError,
               "[convert] expected a JSON object in '", (options.source / "config.json").string(),
@@ -91,15 +83,15 @@ std::map<std::string, std::string> files_beside_weights(const Options& options, 
     for (const char* const key : {"torch_dtype", "dtype"}) {
       if (options.dtype && json.contains(key)) json[key] = enum_name(*options.dtype);
     }
-    if (unties_head) json["tie_word_embeddings"] = false;
+    if (source.has_untied_head) json["tie_word_embeddings"] = false;  // which names of its own do not show
     config->second = json.dump(2) + "\n";
   }
   return files;
 }
 
-StateMapper mapper_of(const Options& options, const HuggingFaceDirectory& directory) {
+StateMapper mapper_of(const Options& options, const Source& source) {
   const auto rename = renaming(options);
-  const Names names = directory.names();
+  const Names& names = source.tensors.names;
   Names renamed;
   for (const std::string& name : names) renamed.push_back(rename(name));
   if (!options.to && !options.experts && !options.qkv) {
@@ -109,19 +101,22 @@ StateMapper mapper_of(const Options& options, const HuggingFaceDirectory& direct
     for (std::size_t i = 0; i < names.size(); ++i) renames.push_back(mapper::rename(names[i], renamed[i]));
     return mapper::parallel(std::move(renames));
   }
-  const StateMapper known = family_mapper(options, directory.read_config(), renamed, [&](const std::string& name) {
-    const auto found = std::ranges::find(renamed, name);
-    return directory.find(names[static_cast<std::size_t>(found - renamed.begin())])->shape;
-  });
+  const StateMapper known = family_mapper(
+      options, source.read_config(), renamed,
+      [&](const std::string& name) {
+        const auto found = std::ranges::find(renamed, name);
+        return source.tensors.find(names[static_cast<std::size_t>(found - renamed.begin())])->shape;
+      },
+      source.head);
   return behind_renaming(known, names, rename);
 }
 
 }  // namespace
 
-Conversion plan_conversion(const Options& options, const HuggingFaceDirectory& directory) {
-  StateMapper mapper = mapper_of(options, directory);
-  if (options.dtype) mapper = with_dtype(mapper, tensors_of(directory), *options.dtype);
-  return {.mapper = std::move(mapper), .files = files_beside_weights(options, directory)};
+Conversion plan_conversion(const Options& options, const Source& source) {
+  StateMapper mapper = mapper_of(options, source);
+  if (options.dtype) mapper = with_dtype(mapper, source.tensors, *options.dtype);
+  return {.mapper = std::move(mapper), .files = files_of_target(options, source)};
 }
 
 }  // namespace d9d::convert

@@ -110,7 +110,7 @@ Names separate_names(const Names& names) {
 
 template <class Parameters>
 StateMapper mapper_of(const ModelFamily<Parameters>& family, Parameters parameters, const Options& options,
-                      const Names& folder_names, const ShapeOf& shape_of) {
+                      const Names& folder_names, const ShapeOf& shape_of, const std::optional<HeadConfig>& known_head) {
   const Naming naming = naming_of(folder_names);
   const Naming to = options.to.value_or(options.experts ? Naming::kHuggingFace : naming);
   D9D_CHECK(!options.experts || to == Naming::kHuggingFace, UsageError,
@@ -122,7 +122,7 @@ StateMapper mapper_of(const ModelFamily<Parameters>& family, Parameters paramete
   set_vocabulary(parameters, options, splits_of_folder(folder_names, present, shape_of));
   const DecoderSizes sizes = decoder_sizes(parameters);
   const Names names = separate_names(present);
-  const HeadConfig head = head_of(present, naming, shape_of);
+  const HeadConfig head = known_head.value_or(head_of(present, naming, shape_of));
   const ExpertsFormat format = options.experts == Experts::kFused ? ExpertsFormat::kFused : ExpertsFormat::kModuleList;
 
   std::vector<StateMapper> chain;
@@ -158,11 +158,11 @@ StateMapper mapper_of(const ModelFamily<Parameters>& family, Parameters paramete
 }  // namespace
 
 StateMapper family_mapper(const Options& options, const nlohmann::json& config, const Names& names,
-                          const ShapeOf& shape_of) {
+                          const ShapeOf& shape_of, const std::optional<HeadConfig>& head) {
   std::optional<StateMapper> mapper;
   with_error_place("for --to, --experts and --qkv", [&] {
     visit_family_of(config, [&](const auto& family) {
-      mapper = mapper_of(family, family.parameters_from_huggingface(config), options, names, shape_of);
+      mapper = mapper_of(family, family.parameters_from_huggingface(config), options, names, shape_of, head);
     });
   });
   return *std::move(mapper);

@@ -1,6 +1,7 @@
-// Converts a folder of safetensors: names, dtypes, formats of weights, sizes of files.
+// Converts a folder of safetensors: names, dtypes, formats of weights, sizes of files. Exports checkpoints of jobs.
 //
 //   d9d_convert Qwen3-0.6B Qwen3-0.6B-packed --qkv packed --workers 8
+//   d9d_convert run/checkpoints/save-1000 exported
 //   d9d_convert --help
 #include <algorithm>
 #include <filesystem>
@@ -14,11 +15,11 @@
 #include "d9d/base/progress/progress_bar.h"
 #include "d9d/core/launch/launch.h"
 #include "d9d/model_state/convert_model_state.h"
-#include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/mapping_report.h"
 
 #include "tools/convert/conversion.h"
 #include "tools/convert/options.h"
+#include "tools/convert/source.h"
 
 namespace {
 
@@ -34,7 +35,7 @@ void check_target(const d9d::convert::Options& options) {
             "' not to exist, got a folder with files. Choose another, ", "or replace it with --overwrite.");
 }
 
-void convert(const d9d::convert::Options& options, const d9d::HuggingFaceDirectory& directory,
+void convert(const d9d::convert::Options& options, const d9d::convert::Source& source,
              const d9d::convert::Conversion& conversion) {
   const d9d::InterruptScope interrupt;
   d9d::ProgressBar* shown = nullptr;
@@ -51,34 +52,34 @@ void convert(const d9d::convert::Options& options, const d9d::HuggingFaceDirecto
     D9D_CHECK(!interrupt.requested(), d9d::IoError, "[convert] expected to write '", options.target.string(),
               "', got interrupted. Nothing was left there.");
   };
-  const auto unused = d9d::convert_model_state(options.target, conversion.mapper, d9d::tensors_of(directory),
+  const auto unused = d9d::convert_model_state(options.target, conversion.mapper, source.tensors,
                                                {.max_shard_bytes = d9d::convert::parse_bytes(options.max_shard_size),
                                                 .num_workers = static_cast<int>(options.workers),
                                                 .files = conversion.files,
                                                 .on_progress = on_progress});
   bar.reset();
   for (const std::string& name : unused) std::cerr << "convert: unused: " << name << "\n";
-  if (directory.has_untied_head()) {
+  if (source.has_untied_head) {
     std::cerr
         << "convert: lm_head.weight is not the embedding, though config.json says tie_word_embeddings: wrote false "
            "there, as transformers takes it\n";
   }
-  if (const auto index = d9d::ignored_index(options.source)) {
-    std::cerr << "convert: read model.safetensors, and nothing of the shards in " << *index << "\n";
+  if (source.ignored_index) {
+    std::cerr << "convert: read model.safetensors, and nothing of the shards in " << *source.ignored_index << "\n";
   }
   std::cout << "convert: wrote " << options.target.string() << "\n";
 }
 
 int run(int argc, const char* const* argv) {
-  const d9d::convert::Options options = d9d::convert::parse_options(argc, argv);
+  d9d::convert::Options options = d9d::convert::parse_options(argc, argv);
   if (!options.dry_run) check_target(options);
-  const d9d::HuggingFaceDirectory directory(options.source);
-  const d9d::convert::Conversion conversion = d9d::convert::plan_conversion(options, directory);
+  const d9d::convert::Source source = d9d::convert::open_source(options);
+  const d9d::convert::Conversion conversion = d9d::convert::plan_conversion(options, source);
   if (!options.dry_run) {
-    convert(options, directory, conversion);
+    convert(options, source, conversion);
     return 0;
   }
-  const d9d::MappingReport report = d9d::report_mapping(conversion.mapper, d9d::tensors_of(directory));
+  const d9d::MappingReport report = d9d::report_mapping(conversion.mapper, source.tensors);
   std::cout << d9d::text_of(report);
   return report.missing.empty() ? 0 : 1;
 }

@@ -12,17 +12,21 @@ namespace d9d::convert {
 namespace {
 
 constexpr std::string_view kHelp =
-    R"(Converts a folder of safetensors: names, dtypes, formats of weights, sizes of files.
+    R"(Converts a folder of safetensors: names, dtypes, formats of weights, sizes of files. Exports checkpoints of jobs.
 
   d9d_convert SOURCE TARGET [--flag value | --flag=value]...
 
 SOURCE is a folder in the layout of the Hugging Face hub; TARGET becomes one. What a folder has beside its weights
 (config.json, tokenizer, any other file) is copied. TARGET appears completely or not at all.
 
+SOURCE may be a checkpoint of a training job, save_dir/save-<step>, or a save_dir, whose newest it means: TARGET becomes
+the model as the job exports it, with its config.json. Data and optimiser are not read.
+
 Any model:
   --dtype NAME              float64, float32, bfloat16 or float16, for tensors of these types
   --rename 'REGEX=>TEXT'    in each name, what the regular expression matches becomes the text ($1: its first group);
                             may be repeated, in order, before everything else
+  --files FOLDER            copies what FOLDER has beside weights, such as a tokenizer, too; config.json excepted
   --max-shard-size SIZE     of a file, such as 5GB, 512MiB or bytes; default 4GiB
 
 Qwen3, dense and mixture of experts (after config.json of SOURCE):

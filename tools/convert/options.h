@@ -37,6 +37,7 @@ struct Options {
   std::optional<Dtype> dtype = {};
   std::vector<std::string> rename = {};  // PATTERN=>REPLACEMENT
   std::string vocabulary = {};           // regular=151643,special=293
+  std::filesystem::path files = {};      // a folder whose files beside the weights are copied; empty: none
   std::string max_shard_size = "4GiB";
   std::int64_t workers = 1;
   bool overwrite = false;
@@ -48,7 +49,7 @@ struct Options {
     return record<Options>(defaulted("to", &Options::to), defaulted("experts", &Options::experts),
                            defaulted("qkv", &Options::qkv), defaulted("dtype", &Options::dtype),
                            defaulted("rename", &Options::rename), defaulted("vocabulary", &Options::vocabulary),
-                           defaulted("max_shard_size", &Options::max_shard_size),
+                           defaulted("files", &Options::files), defaulted("max_shard_size", &Options::max_shard_size),
                            defaulted("workers", &Options::workers, between(1, 256)),
                            defaulted("overwrite", &Options::overwrite), defaulted("dry_run", &Options::dry_run),
                            defaulted("source", &Options::source), defaulted("target", &Options::target));

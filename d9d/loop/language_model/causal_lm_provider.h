@@ -97,6 +97,7 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
 
   nlohmann::json dump_hparams() const override {
     nlohmann::json hparams = write_record(config);
+    hparams["family"] = family.name;         // d9d_convert exports checkpoints by it
     hparams["model"] = write_record(sizes);  // also where the configuration says "from_checkpoint"
     return hparams;
   }

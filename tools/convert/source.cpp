@@ -1,0 +1,97 @@
+#include "tools/convert/source.h"
+
+#include <set>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/base/config/record_json.h"
+#include "d9d/base/io/input_file.h"
+#include "d9d/checkpoint/checkpoint_directory.h"
+#include "d9d/model_state/io/huggingface_directory.h"
+#include "d9d/models/families.h"
+
+namespace d9d::convert {
+namespace {
+
+namespace fs = std::filesystem;
+using Files = std::map<std::string, std::string>;
+
+Files files_beside_weights(const fs::path& folder) {
+  const std::set<std::string> weights = {".safetensors", ".bin", ".pt",      ".pth", ".ckpt",
+                                         ".gguf",        ".h5",  ".msgpack", ".onnx"};
+  Files files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    const bool is_kept = !weights.contains(entry.path().extension()) && !name.starts_with(".");
+    if (entry.is_regular_file() && is_kept && !name.ends_with(".index.json")) files[name] = text_of_file(entry.path());
+  }
+  return files;
+}
+
+Source open_folder(const fs::path& folder) {
+  const auto directory = std::make_shared<const HuggingFaceDirectory>(folder);
+  return {.opened = directory,
+          .tensors = tensors_of(*directory),
+          .read_config = [directory] { return directory->read_config(); },
+          .files = files_beside_weights(folder),
+          .has_untied_head = directory->has_untied_head(),
+          .ignored_index = ignored_index(folder)};
+}
+
+// The config.json of a job's model as the job exports it. hparams: CausalLMProvider::dump_hparams().
+template <class Parameters>
+nlohmann::json config_of(const ModelFamily<Parameters>& family, const nlohmann::ordered_json& hparams,
+                         const nlohmann::ordered_json& master_dtype, const ConfigPath& path, Options& options) {
+  const auto sizes = parse_record<Parameters>(hparams.at("model"), path / "model");
+  const nlohmann::ordered_json& stored = master_dtype.is_null() ? hparams.at("dtype") : master_dtype;
+  std::string vocabulary;
+  for (const std::string& split : sizes.split_vocab_order) {
+    vocabulary += cat(vocabulary.empty() ? "" : ",", split, "=", sizes.split_vocab_size.at(split));
+  }
+  if (options.vocabulary.empty()) options.vocabulary = vocabulary;
+  return family.huggingface_config(sizes, CausalLMHeadConfig{}, parse_record<Dtype>(stored, path / "dtype"));
+}
+
+Source open_checkpoint(std::shared_ptr<const SavedCheckpoint> saved, Options& options) {
+  Source source{.opened = saved, .tensors = saved->tensors("model.")};
+  const std::string file = (saved->folder() / "manifest.json").string();
+  const nlohmann::ordered_json& values = saved->values();
+  const auto hparams =
+      values.value("hparams", nlohmann::ordered_json::object()).value("model", nlohmann::ordered_json());
+  const std::string name = hparams.is_object() ? hparams.value("family", "") : "";
+  const auto factory = values.value("trainer", nlohmann::ordered_json::object())
+                           .value("model_stage_factory", nlohmann::ordered_json::object());
+  source.read_config = [file]() -> nlohmann::json {
+    throw ConfigError(cat("[convert] expected a model of a family of d9d in ", file,
+                          ", got another. Leave out --to, --experts and --qkv, which need one."));
+  };
+  for_each_family([&](const auto& family) {
+    if (name != family.name) return;
+    const ConfigPath path{.keys = "values.hparams.model", .source = file};
+    const nlohmann::json config =
+        config_of(family, hparams, factory.value("master_dtype", nlohmann::ordered_json()), path, options);
+    source.head = CausalLMHeadConfig{};
+    source.read_config = [config] { return config; };
+    source.files["config.json"] = config.dump(2) + "\n";
+    if (!options.to) options.to = Naming::kHuggingFace;
+  });
+  return source;
+}
+
+}  // namespace
+
+Source open_source(Options& options) {
+  std::optional<SavedCheckpoint> saved = checkpoint_at(options.source);
+  Source source = saved ? open_checkpoint(std::make_shared<const SavedCheckpoint>(std::move(*saved)), options)
+                        : open_folder(options.source);
+  if (!options.files.empty()) {
+    Files others = files_beside_weights(options.files);
+    others.erase("config.json");
+    for (auto& [name, text] : others) source.files[name] = std::move(text);
+  }
+  return source;
+}
+
+}  // namespace d9d::convert
