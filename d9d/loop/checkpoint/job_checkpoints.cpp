@@ -35,7 +35,7 @@ bool saves_checkpoints(const CheckpointingConfig& config) {
 std::unique_ptr<FolderLock> prepare_saves(const DistContext& context, const CheckpointingConfig& config) {
   if (!saves_checkpoints(config)) return nullptr;
   const CheckpointDirectory directory(config.save_dir, context.mesh(MeshDomain::kBatch));
-  return with_error_place("trainer.checkpointing.save_dir", [&] { return directory.prepare(); });
+  return with_error_place("checkpointing.save_dir", [&] { return directory.prepare(); });
 }
 
 void write_configuration(const DistContext& context, const TrainerConfig& config, const nlohmann::json& parts) {
@@ -67,7 +67,7 @@ std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context, con
   const CheckpointDirectory directory(config.save_dir, context.mesh(MeshDomain::kBatch));
   if (!saves_checkpoints(config)) {
     if (context.is_main_process() && !directory.complete().empty()) {
-      context.log().warning("begins anew, since trainer.checkpointing.period_steps is \"disable\": ",
+      context.log().warning("begins anew, since checkpointing.period_steps is \"disable\": ",
                             directory.complete().rbegin()->second.string(), " is not read");
     }
     return std::nullopt;
@@ -100,7 +100,7 @@ TrainerConfig with_found_source(const DistContext& context, const TrainerConfig&
   const DeviceMesh job = context.mesh(MeshDomain::kBatch);
   nlohmann::json found;
   on_first_rank(job, [&] {
-    with_error_place("in trainer.model_stage_factory.source_checkpoint", [&] {
+    with_error_place("in model_stage_factory.source_checkpoint", [&] {
       std::error_code error;
       fs::path folder = fs::canonical(*factory.source_checkpoint, error);
       if (error) folder = *factory.source_checkpoint;  // the code that reads the folder reports the error

@@ -47,7 +47,7 @@ LoadReport load_source_checkpoint(const DistContext& context, Module& module, co
   const std::filesystem::path& folder = config.source_checkpoint.value();
   LoadReport report;
   agreed(context.mesh(MeshDomain::kBatch), [&] {
-    with_error_place("in trainer.model_stage_factory, source_checkpoint and source_may_lack", [&] {
+    with_error_place("in model_stage_factory, source_checkpoint and source_may_lack", [&] {
       const LoadOptions options{.may_be_missing = config.source_may_lack.value_or("")};
       if (const auto saved = checkpoint_at(folder)) {
         if (context.is_main_process()) {

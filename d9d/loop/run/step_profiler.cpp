@@ -73,7 +73,7 @@ void write(torch::autograd::profiler::ProfilerResult& result, const fs::path& fi
     error = std::make_error_code(std::errc::io_error);
   }
   D9D_CHECK(!error, IoError, "[loop::profiling] expected to write ", file.string(), ", got: ", error.message(),
-            ". Check trainer.profiling.traces_dir, and the space on its disk.");
+            ". Check profiling.traces_dir, and the space on its disk.");
 }
 
 }  // namespace
@@ -88,7 +88,7 @@ void check_profiling(const std::optional<ProfilingConfig>& config, const DistCon
 StepProfiler::StepProfiler(const std::optional<ProfilingConfig>& config, const DistContext& context)
     : config_(config), context_(context), is_recorder_(config && records(context, *config)) {
   if (!is_recorder_) return;
-  with_error_place("trainer.profiling.traces_dir", [&] { detail::make_writable_folder(config_->traces_dir); });
+  with_error_place("profiling.traces_dir", [&] { detail::make_writable_folder(config_->traces_dir); });
 }
 
 StepProfiler::~StepProfiler() {

@@ -206,7 +206,7 @@ TEST_F(JobEnd, Of_saves_that_are_off_begins_anew_with_a_warning) {
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(job.train(), TrainingOutcome::kFinished);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              AllOf(HasSubstr("WARNING - begins anew, since trainer.checkpointing.period_steps is \"disable\""),
+              AllOf(HasSubstr("WARNING - begins anew, since checkpointing.period_steps is \"disable\""),
                     HasSubstr("save-3 is not read")));
 }
 

@@ -161,7 +161,7 @@ TEST_F(StepTraces, Need_a_folder_that_can_be_written) {
   std::ofstream(folder()) << "a file";
   Job each;
   EXPECT_THAT([&] { each.train(); },
-              ThrowsMessage<IoError>(AllOf(HasSubstr("trainer.profiling.traces_dir"), HasSubstr(folder().string()))));
+              ThrowsMessage<IoError>(AllOf(HasSubstr("profiling.traces_dir"), HasSubstr(folder().string()))));
 }
 
 }  // namespace
