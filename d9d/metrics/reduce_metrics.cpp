@@ -1,5 +1,6 @@
 #include "d9d/metrics/reduce_metrics.h"
 
+#include <limits>
 #include <map>
 
 #include <ATen/ATen.h>
@@ -9,6 +10,18 @@
 namespace d9d {
 namespace {
 
+// Collective. Some backends ignore NaN of some ranks in a maximum or minimum. So a flag for each value, as extreme as
+// the op wants, says whether it is NaN on any rank.
+void reduce_values(const at::Tensor& values, Communicator& ranks, ReduceOp op) {
+  if (op == ReduceOp::kSum) return ranks.all_reduce(values, op).wait();
+  const at::Tensor is_nan = values.isnan();
+  const at::Tensor flags = is_nan.to(values.scalar_type()) * (op == ReduceOp::kMax ? 1 : -1);
+  const at::Tensor all = at::cat({values.masked_fill(is_nan, 0), flags});
+  ranks.all_reduce(all, op).wait();
+  const auto parts = all.chunk(2);
+  values.copy_(parts[0].masked_fill(parts[1] != 0, std::numeric_limits<double>::quiet_NaN()));
+}
+
 // Collective. Reduces accumulators of one op.
 void reduce(const std::vector<Accumulator*>& accumulators, Communicator& ranks, ReduceOp op) {
   std::vector<at::Tensor> values;
@@ -16,7 +29,7 @@ void reduce(const std::vector<Accumulator*>& accumulators, Communicator& ranks, 
     values.push_back(each->value_on(ranks.device()).to(ranks.device()).flatten());
   }
   const at::Tensor all = at::cat(values);
-  ranks.all_reduce(all, op).wait();
+  reduce_values(all, ranks, op);
   std::int64_t begin = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const std::int64_t size = values[i].numel();

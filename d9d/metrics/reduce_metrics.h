@@ -16,7 +16,8 @@
 namespace d9d {
 
 // Collective over `ranks`, with the same metrics in the same order: one all-reduce for all sums, one for all maxima and
-// one for all minima, in fp64. Afterwards the accumulators of each metric hold the updates of all ranks, until reset().
+// one for all minima, in fp64. Afterwards the accumulators of each metric hold the updates of all ranks, until reset();
+// NaN of a rank is NaN on all.
 // On CUDA it runs on the current stream, which may be another than that of the updates if it waits for them, and the
 // host does not wait. Updates after compute() and reset() are of the next time, even if the device has not reduced yet.
 void reduce_metrics(const std::vector<Metric*>& metrics, const DeviceMesh& ranks);

@@ -1,5 +1,6 @@
 #include "d9d/metrics/reduce_metrics.h"
 
+#include <cmath>
 #include <optional>
 
 #include <ATen/ATen.h>
@@ -50,6 +51,23 @@ std::string name_of(const ::testing::TestParamInfo<RankBackend>& info) { return 
 INSTANTIATE_TEST_SUITE_P(Backends, ReducedMetrics, ::testing::Values(RankBackend::kThreads, RankBackend::kGloo),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Nccl, ReducedMetrics, ::testing::Values(RankBackend::kNccl), name_of);
+
+TEST_P(ReducedMetrics, Are_nan_on_all_ranks_where_a_value_of_one_rank_is) {
+  run_ranks(GetParam(), GetParam() == RankBackend::kNccl ? 2 : 3, [](World& world) {
+    const auto value = static_cast<double>(world.rank()) - 1;
+    for (std::int64_t rank = 0; rank < world.size(); ++rank) {
+      Extremes extremes;
+      extremes.update(numbers({world.rank() == rank ? std::nan("") : value, value}).to(world.device()));
+      reduce_metrics({&extremes}, all_ranks(world));
+      const at::Tensor found = extremes.compute().cpu();
+      EXPECT_TRUE(found[0].isnan().item<bool>() && found[1].isnan().item<bool>()) << "of rank " << rank;
+    }
+    Extremes infinite;  // is no NaN
+    infinite.update(numbers({-HUGE_VAL, HUGE_VAL}).to(world.device()));
+    reduce_metrics({&infinite}, all_ranks(world));
+    EXPECT_TRUE(at::equal(infinite.compute().narrow(0, 0, 2).cpu(), numbers({HUGE_VAL, -HUGE_VAL})));
+  });
+}
 
 // The first rank has no updates, as one without the last pipeline stage.
 TEST_P(ReducedMetrics, Cover_the_updates_of_all_ranks_until_reset) {
