@@ -7,6 +7,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/gather.h"
+#include "d9d/core/error/error_place.h"
 
 namespace d9d {
 
@@ -17,7 +18,7 @@ void agreed(const DeviceMesh& mesh, const std::function<void()>& work) {
     work();
   } catch (const std::exception& caught) {
     own = std::current_exception();
-    error = caught.what();
+    error = error_line(caught);
   }
   const auto all = all_gather_object(nlohmann::json(error), mesh);
   if (own) std::rethrow_exception(own);

@@ -6,6 +6,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/device/named_range.h"
+#include "d9d/core/error/error_place.h"
 
 namespace d9d {
 namespace {
@@ -72,7 +73,7 @@ void EventBus::run(std::string_view id, std::type_index context, const void* val
     try {
       handler->run(value);
     } catch (const std::exception& error) {
-      std::throw_with_nested(StateError(cat("[loop::event] a handler of ", id, " failed: ", error.what())));
+      std::throw_with_nested(StateError(cat("[loop::event] a handler of ", id, " failed: ", error_line(error))));
     }
   }
 }

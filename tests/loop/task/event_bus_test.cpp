@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,6 +15,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 
 struct Number {
@@ -112,6 +114,14 @@ TEST(EventBus, Names_the_event_whose_handler_throws_and_runs_no_handler_after_it
   } catch (const StateError& error) {
     EXPECT_THROW(std::rethrow_if_nested(error), IoError);
   }
+}
+
+TEST(EventBus, Names_an_error_of_libtorch_without_its_stack) {
+  EventBus events;
+  events.subscribe(kNumber, [](const Number&) { (void)at::ones({2}).view({3}); });
+  EXPECT_THAT([&] { events.trigger(kNumber, {1}); },
+              ThrowsMessage<StateError>(AllOf(HasSubstr("test.number failed: shape '[3]' is invalid"),
+                                              Not(HasSubstr("frame #")), Not(HasSubstr("\n")))));
 }
 
 TEST(EventBus, Surrounds_a_body_and_leaves_out_the_end_when_it_throws) {

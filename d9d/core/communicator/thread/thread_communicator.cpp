@@ -7,6 +7,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/communicator/operation.h"
+#include "d9d/core/error/error_place.h"
 
 namespace d9d {
 namespace {
@@ -69,7 +70,7 @@ void ThreadCommunicator::meet(Contribution contribution, const Read& read) {
     throw;
   } catch (const std::exception& error) {
     rendezvous_->abort(cat("[core::communicator] rank ", group().ranks[static_cast<std::size_t>(rank())], " failed in ",
-                           operation, " of group '", group().name, "': ", error.what()));
+                           operation, " of group '", group().name, "': ", error_line(error)));
     throw;
   }
   rendezvous_->leave(rank(), timeout_);
@@ -190,7 +191,8 @@ void ThreadCommunicator::reconnect() {
 
 void ThreadCommunicator::check_connected() const {
   D9D_CHECK(is_connected_, StateError, "[core::communicator] expected group '", group().name,
-            "' to be connected, got an operation while the communicators sleep. Wake them first.");
+            "' to be connected, got an operation while the communicators sleep. Call ",
+            "wake() of the job that put them to sleep, or World::reconnect() if that job is gone.");
 }
 
 }  // namespace d9d
