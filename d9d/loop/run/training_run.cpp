@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -64,10 +65,6 @@ AroundStep around_optimizer_step(const TrainingJob& job, const TrainStep& step) 
   };
 }
 
-void set_timeout(const TrainingJob& job, std::int64_t seconds) {
-  job.context.set_timeout(std::chrono::seconds(seconds));
-}
-
 StopDecision::Handlers handlers_that_may_stop(const TrainingJob& job) {
   const EventBus& events = *job.events;
   const bool of_evaluation = events.has_handlers(kTrainEvaluationPre) || events.has_handlers(kTrainEvaluationPost);
@@ -84,6 +81,57 @@ void warn_of_untaken_states(const EventBus& events, const Logger* log) {
   }
 }
 
+// The timeouts of communication: step_timeout in steps, init_timeout in the first one and in what takes longer than a
+// step. Collective, but for restore().
+class RunTimeouts {
+ public:
+  RunTimeouts(const DistContext& context, const TimeoutConfig& config) : context_(context), config_(config) {}
+
+  void begin() const { set(config_.init_timeout); }
+  void end_step() {
+    if (!std::exchange(has_stepped_, true)) set(config_.step_timeout);
+  }
+  void end() const { set(config_.init_timeout); }  // an export takes longer than a step
+  template <class Work>
+  void longer_than_a_step(const Work& work) const {
+    set(config_.init_timeout);
+    work();
+    if (has_stepped_) set(config_.step_timeout);
+  }
+  // Local. Handlers may have run another job of this program, with timeouts of its own.
+  void restore() const {
+    const std::chrono::seconds own(has_stepped_ ? config_.step_timeout : config_.init_timeout);
+    if (World& world = *context_.world(); world.timeout() != own) world.set_timeout(own);
+  }
+  [[nodiscard]] bool has_stepped() const { return has_stepped_; }
+
+ private:
+  void set(std::int64_t seconds) const { context_.set_timeout(std::chrono::seconds(seconds)); }
+
+  const DistContext& context_;
+  const TimeoutConfig& config_;
+  bool has_stepped_ = false;
+};
+
+// If an exception ends the run, drops the gradients of its step, which another run would add to its own.
+class ForgottenIfFailed {
+ public:
+  explicit ForgottenIfFailed(GradientManager& gradients) : gradients_(gradients) {}
+  ~ForgottenIfFailed() {
+    if (std::uncaught_exceptions() == num_exceptions_) return;
+    try {
+      gradients_.abandon();
+    } catch (const std::exception&) {  // the error that ended the run is the one to report
+    }
+  }
+  ForgottenIfFailed(const ForgottenIfFailed&) = delete;
+  ForgottenIfFailed& operator=(const ForgottenIfFailed&) = delete;
+
+ private:
+  GradientManager& gradients_;
+  const int num_exceptions_ = std::uncaught_exceptions();
+};
+
 // Runs the steps, and owns the objects that live as long as the run.
 class TrainingRun {
  public:
@@ -98,7 +146,7 @@ class TrainingRun {
 
   TrainingOutcome run() {
     log_.announce(gradients_);
-    set_timeout(job_, job_.config.timeout.init_timeout);
+    timeouts_.begin();
     job_.events->trigger(kTrainReady, {.run = log_.run()});
     warn_of_untaken_states(*job_.events, log_.main_log());
     stop_.begin(handlers_that_may_stop(job_));
@@ -110,14 +158,13 @@ class TrainingRun {
       const StepReport report = run_whole_step(index);
       end_trace(index);
       log_.show(report);
-      if (!has_stepped_) set_timeout(job_, job_.config.timeout.step_timeout);
-      has_stepped_ = true;
+      timeouts_.end_step();
     }
-    set_timeout(job_, job_.config.timeout.init_timeout);  // an export takes longer than a step
+    timeouts_.end();
     gradients_.close();
     profiler_.finish();
     log_.finish_bar();
-    const bool has_run = has_stepped_ && stop_.signal() == 0;
+    const bool has_run = timeouts_.has_stepped() && stop_.signal() == 0;
     if (has_run || job_.schedule.is_done()) job_.updates.check(job_.schedule.current_step(), log_.main_log());
     log_.close();
     return stop_.outcome(log_.log(), /*is_done=*/job_.schedule.is_done() && !evaluations_.are_due());
@@ -133,23 +180,16 @@ class TrainingRun {
     return report;
   }
 
-  // Runs `work`, which takes longer than a step, under init_timeout.
-  template <class Work>
-  void longer_than_a_step(const Work& work) const {
-    set_timeout(job_, job_.config.timeout.init_timeout);
-    work();
-    if (has_stepped_) set_timeout(job_, job_.config.timeout.step_timeout);
-  }
-
   void end_trace(std::int64_t index) {
     if (!profiler_.ends_recording(index)) return profiler_.end_step(index);
-    longer_than_a_step([&] { profiler_.end_step(index); });  // collects the events
+    timeouts_.longer_than_a_step([&] { profiler_.end_step(index); });  // collects the events
   }
 
   StepReport run_step() {
     saves_.wait_for_copies_before_handlers();
     job_.events->trigger(kTrainStepPre, step_);
     job_.offloads->check_awake("train a step");
+    timeouts_.restore();
     const OffloadList::InUse in_use(*job_.offloads, "a step runs");
     if (!was_evaluating_) was_evaluating_ = warn_of_evaluation(job_.stages, job_.context, job_.schedule.current_step());
     const Clock::time_point start = Clock::now();
@@ -210,7 +250,7 @@ class TrainingRun {
     const bool is_last = stop_.stops() || job_.schedule.is_done();
     if (saves_.is_due(is_last, is_best)) save(is_last);
     const bool has_time = stop_.signal() == 0 || job_.schedule.is_done();  // else the next start exports
-    if (has_time && exports_.is_due()) longer_than_a_step([&] { exports_.run(); });
+    if (has_time && exports_.is_due()) timeouts_.longer_than_a_step([&] { exports_.run(); });
   }
 
   // Collective. Runs the evaluations that are due after the steps completed so far, and none if a signal has stopped
@@ -218,7 +258,7 @@ class TrainingRun {
   EvaluationsOfStep evaluate() {
     if (stop_.signal() != 0 || !evaluations_.are_due()) return {};
     EvaluationsOfStep done;
-    longer_than_a_step([&] { done = evaluations_.run_due(gradients_, log_, interrupt_); });
+    timeouts_.longer_than_a_step([&] { done = evaluations_.run_due(gradients_, log_, interrupt_); });
     stop_.take(/*stops=*/false, done.signal);
     return done;
   }
@@ -232,13 +272,14 @@ class TrainingRun {
   }
 
   void save(bool is_last) {
+    job_.offloads->check_awake("save a checkpoint");
     const NamedRange range("save");
     const auto write = [&] {
       log_.flush();
       saves_.save({.data = packs_.data_state(), .task = packs_.task_state(), .tracker = log_.run().state()}, is_last);
     };
     if (!saves_.will_wait(is_last)) return write();
-    longer_than_a_step(write);  // waits for the disk
+    timeouts_.longer_than_a_step(write);  // waits for the disk
   }
 
   TrainingJob& job_;
@@ -249,12 +290,13 @@ class TrainingRun {
   StepLog log_;
   StepProfiler profiler_{job_.config.profiling, job_.context};
   GradientManager gradients_;
+  const ForgottenIfFailed forgotten_if_failed_{gradients_};
   OffloadHooks gradients_asleep_{[this] { gradients_.close(); }};
   const OffloadList::Membership gradients_membership_ = job_.offloads->add(gradients_asleep_);
   JobSaves saves_{job_};
   const InterruptScope interrupt_;
   StopDecision stop_{job_.context, job_.schedule, *job_.stop, "step"};
-  bool has_stepped_ = false;
+  RunTimeouts timeouts_{job_.context, job_.config.timeout};
   bool was_evaluating_ = false;
   FirstUpdate first_update_;
 };

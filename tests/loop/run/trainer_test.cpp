@@ -6,6 +6,7 @@
 #include <torch/optim/adamw.h>
 
 #include "d9d/base/check.h"
+#include "d9d/loop/task/train_events.h"
 #include "d9d/lr_scheduler/build_lr_scheduler.h"
 
 #include "tests/loop/run/toy_values.h"
@@ -445,6 +446,24 @@ TEST(AutoOptimizerProvider, Hands_the_seed_of_the_job_to_stochastic_adamw) {
   const Optimizer optimizer =
       AutoOptimizerProvider(StochasticAdamWConfig{}).build_optimizer(context, trainable_parameters(*model));
   EXPECT_EQ(optimizer.state_dict().at("rounding_seed").local.item<std::int64_t>(), 7);
+}
+
+TEST(Trainer, That_goes_on_after_a_failed_step_adds_none_of_its_gradients) {
+  Job plain({{samples(0, 2)}, {samples(4, 2)}, {samples(6, 2)}});
+  plain.train();
+  Job job({{samples(0, 2)}, {samples(2, 2)}, {samples(4, 2)}, {samples(6, 2)}});
+  job.config.schedule.total_steps = 3;
+  auto trainer = job.make_trainer();
+  Subscription fails = trainer.events().subscribe(kTrainForwardBackwardPost, [](const TrainStep& step) {
+    D9D_CHECK(step.schedule.current_step() != 1, StateError, "[test] a step that fails.");
+  });
+  EXPECT_THROW(trainer.train(), StateError);
+  fails.end();
+  EXPECT_EQ(trainer.train(), TrainingOutcome::kFinished);
+  ASSERT_EQ(job.descent->steps->size(), 3U);
+  for (std::size_t step = 0; step < 3; ++step) {
+    EXPECT_TRUE(all_equal((*job.descent->steps)[step].gradients, (*plain.descent->steps)[step].gradients)) << step;
+  }
 }
 
 TEST(Trainer, Follows_a_plain_loop_in_double) { expect_curve_of_plain_loop(at::kDouble, 1e-12); }
