@@ -19,7 +19,8 @@ std::shared_ptr<Communicator> World::communicator(const RankGroup& group) {
             ConfigError, "[core::world] expected index of rank ", rank(), " in group '", group.name, "', got ",
             group.index, ". Only its members make a group.");
   D9D_CHECK(is_connected_, StateError, "[core::world] expected a job whose communicators are connected, got group '",
-            group.name, "' for the first time while they sleep. Wake them first.");
+            group.name, "' for the first time while they sleep. Call wake() of the job that put them to sleep, ",
+            "or World::reconnect() if that job is gone.");
   return communicators_.emplace(Key(group.ranks, group.traffic, group.lane), backend_->connect(group, timeout_))
       .first->second;
 }

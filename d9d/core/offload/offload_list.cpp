@@ -1,6 +1,7 @@
 #include "d9d/core/offload/offload_list.h"
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 
 #include "d9d/base/check.h"
@@ -11,6 +12,25 @@ namespace {
 bool have_common(const SleepTags& some, const SleepTags& others) {
   return std::ranges::any_of(some, [&](SleepTag tag) { return others.contains(tag); });
 }
+
+// The first error of several pieces of work, all of which are done.
+class FirstError {
+ public:
+  template <class Work>
+  void keep_of(const Work& work) {
+    try {
+      work();
+    } catch (const std::exception&) {
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::exception_ptr error_;
+};
 
 }  // namespace
 
@@ -44,17 +64,23 @@ OffloadList::Membership OffloadList::add(Offloadable& part, SleepTags tags) {
 }
 
 void OffloadList::offload(const SleepTags& due, const OffloadContext& context) {
+  FirstError error;
   for (auto each = parts_->rbegin(); each != parts_->rend(); ++each) {
-    if (have_common(each->tags, due) && !each->part->is_offloaded()) each->part->offload(context);
+    if (!have_common(each->tags, due) || each->part->is_offloaded()) continue;
+    error.keep_of([&] { each->part->offload(context); });
   }
+  error.rethrow();
 }
 
 void OffloadList::onload(const SleepTags& due, const OnloadContext& context) {
   SleepTags others;
   std::ranges::set_difference(asleep_, due, std::inserter(others, others.end()));
+  FirstError error;
   for (const Part& each : *parts_) {
-    if (each.part->is_offloaded() && !have_common(each.tags, others)) each.part->onload(context);
+    if (!each.part->is_offloaded() || have_common(each.tags, others)) continue;
+    error.keep_of([&] { each.part->onload(context); });
   }
+  error.rethrow();
 }
 
 void OffloadList::check_awake(const std::string& what) const {

@@ -53,7 +53,7 @@ class OffloadTensors final : public Offloadable {
   bool is_offloaded_ = false;
 };
 
-// Local. All ranks add their parts in the same order.
+// The parts of one job. Local; all ranks add their parts in the same order.
 class OffloadList {
   struct Part {
     Offloadable* part;
@@ -94,10 +94,11 @@ class OffloadList {
   // the job sleeps.
   [[nodiscard]] Membership add(Offloadable& part, SleepTags tags = default_sleep_tags());
 
+  // Both call all parts even if one throws, since some wait for other ranks, and then throw the first error.
   // Offloads the awake parts that have one of `due`, those that were added last first.
   void offload(const SleepTags& due, const OffloadContext& context);
-  // Onloads the parts that have no tag which sleeps besides `due`, those that were added first first. If a part throws,
-  // onload() may be called again, and continues with that part.
+  // Onloads the parts that have no tag which sleeps besides `due`, those that were added first first. After an error it
+  // may be called again, and onloads the parts that still sleep.
   void onload(const SleepTags& due, const OnloadContext& context);
   // Sets the tags that sleep, once all ranks have done their part.
   void set_asleep(SleepTags tags) { asleep_ = std::move(tags); }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <exception>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -95,15 +96,19 @@ void JobSleep::add_optimizer(const Optimizer& optimizer) {
   });
 }
 
+void JobSleep::check_between_steps(const char* what, const std::string& in_use, std::int64_t rank) {
+  D9D_CHECK(in_use.empty(), StateError, "[loop::trainer] expected to ", what, " between steps, got a call while ",
+            in_use, " (rank ", rank,
+            "). Call it from a handler of train.step.post, or outside of train() and infer().");
+}
+
 void JobSleep::agree(const char* what, const SleepTags& tags) const {
   const DeviceMesh& ranks = context_.mesh(MeshDomain::kBatch);
   const nlohmann::json own = {{"tags", text_of(tags)}, {"in_use", parts_.in_use().value_or("")}};
   const std::vector<nlohmann::json> all = all_gather_object(own, ranks);
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const std::string in_use = all[i]["in_use"], theirs = all[i]["tags"];
-    D9D_CHECK(in_use.empty(), StateError, "[loop::trainer] expected to ", what, " between steps, got a call while ",
-              in_use, " (rank ", ranks.ranks()[i], "). Call it from a handler of train.step.post, or outside of ",
-              "train() and infer().");
+    const std::string theirs = all[i]["tags"];
+    check_between_steps(what, all[i]["in_use"], ranks.ranks()[i]);
     D9D_CHECK(theirs == all[0]["tags"], StateError, "[loop::trainer] expected to ", what,
               " with the same tags on all ranks, got ", theirs, " on rank ", ranks.ranks()[i], " and ",
               all[0]["tags"].get<std::string>(), " on rank ", ranks.ranks()[0], ".");
@@ -120,7 +125,12 @@ void JobSleep::sleep(const SleepTags& tags, const Around& around) {
   }
   const LongTimeout timeout(context_, timeout_);
   agree("sleep", tags);
-  if (!due.empty()) around(due, [&] { offload(due); });
+  if (due.empty()) return;
+  std::optional<OffloadList::InUse> in_use(std::in_place, parts_, "the job goes to sleep");
+  around(due, [&] {
+    offload(due);
+    in_use.reset();
+  });
 }
 
 void JobSleep::offload(const SleepTags& due) {
@@ -148,21 +158,53 @@ void JobSleep::offload(const SleepTags& due) {
 void JobSleep::wake(const SleepTags& tags, const Around& around) {
   const SleepTags due = common(tags, parts_.asleep());
   const LongTimeout timeout(context_, timeout_);
-  if (context_.world()->is_connected()) agree("wake", tags);
-  if (!due.empty()) around(due, [&] { onload(due); });
+  if (context_.world()->is_connected()) {
+    agree("wake", tags);
+  } else {
+    check_between_steps("wake", parts_.in_use().value_or(""), context_.rank());
+  }
+  if (due.empty()) return;
+  std::optional<OffloadList::InUse> in_use(std::in_place, parts_, "the job wakes");
+  around(due, [&] {
+    onload(due);
+    in_use.reset();
+  });
+}
+
+void JobSleep::onload_parts(const SleepTags& due) {
+  with_error_place("waking", [&] { parts_.onload(due, {.dist_context = context_}); });
 }
 
 void JobSleep::onload(const SleepTags& due) {
   const NamedRange range("wake");
-  const auto onload_parts = [&] {
-    with_error_place("waking", [&] { parts_.onload(due, {.dist_context = context_}); });
-  };
   World& world = *context_.world();
-  if (due.contains(SleepTag::kComms) && !world.is_connected()) world.reconnect();
-  world.is_connected() ? agreed(context_.mesh(MeshDomain::kBatch), onload_parts) : onload_parts();
+  const bool connects = due.contains(SleepTag::kComms) && !world.is_connected();
+  if (connects) world.reconnect();
+  try {
+    if (world.is_connected()) {
+      agreed(context_.mesh(MeshDomain::kBatch), [&] { onload_parts(due); });
+    } else {
+      onload_parts(due);
+    }
+  } catch (const std::exception&) {
+    sleep_on(due, /*disconnects=*/connects);
+    throw;
+  }
   SleepTags rest;
   std::ranges::set_difference(parts_.asleep(), due, std::inserter(rest, rest.end()));
   parts_.set_asleep(std::move(rest));
+}
+
+void JobSleep::sleep_on(const SleepTags& due, bool disconnects) {
+  try {
+    parts_.offload(due, {.dist_context = context_, .options = {}});
+  } catch (const std::exception&) {  // the error of waking is the one to report; the part stays awake
+  }
+  try {
+    free_cached_memory(context_.device());
+    if (disconnects) context_.world()->disconnect();
+  } catch (const std::exception&) {  // of the device or of another rank, after which no rank goes on
+  }
 }
 
 }  // namespace d9d

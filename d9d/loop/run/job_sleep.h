@@ -13,9 +13,11 @@
 // Waking is the reverse.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "d9d/core/dist_context/dist_context.h"
@@ -46,8 +48,12 @@ class JobSleep {
   void add(std::function<std::vector<at::Tensor>()> tensors);
   // Collective. Throws StateError on all ranks unless all pass the same tags, between steps.
   void agree(const char* what, const SleepTags& tags) const;
+  static void check_between_steps(const char* what, const std::string& in_use, std::int64_t rank);
   void offload(const SleepTags& due);
   void onload(const SleepTags& due);
+  void onload_parts(const SleepTags& due);
+  // Puts back to sleep what a failed wake() has woken, as far as possible. Collective if `disconnects`.
+  void sleep_on(const SleepTags& due, bool disconnects);
 
   const DistContext& context_;
   OffloadList& parts_;

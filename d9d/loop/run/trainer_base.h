@@ -34,7 +34,7 @@ class TrainerBase {
   //
   //   tensor_states   all tensors move to the host or are freed: parameters, buffers, state of the optimiser, gathered
   //                   parameters, gradients, CUDA graphs, inboxes of pipelines, memory that the allocator caches
-  //   comms           communicators close their connections and free their memory
+  //   comms           communicators, which all jobs of the program share, close their connections and free their memory
   //
   // Tags that sleep already are left out. sleep() and wake() keep all tensor objects and communicators, and training
   // continues as if it had not slept, bit for bit. Throws StateError on all ranks, and changes nothing, if the ranks

@@ -37,7 +37,8 @@ GroupState::~GroupState() {
 
 void GroupState::check_open() const {
   D9D_CHECK(is_open(), StateError, "[core::communicator] expected group '", group_.name,
-            "' to be connected, got an operation while the communicators sleep. Wake them first.");
+            "' to be connected, got an operation while the communicators sleep. Call ",
+            "wake() of the job that put them to sleep, or World::reconnect() if that job is gone.");
 }
 
 bool GroupState::has_backend_failed() const {
