@@ -12,6 +12,8 @@
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
 
+#include "d9d/base/check.h"
+#include "d9d/core/collectives/gather.h"
 #include "d9d/core/launch/launch.h"
 #include "d9d/data/pack/as_pack_stream.h"
 #include "d9d/data/sequences/token_sample.h"
@@ -64,6 +66,24 @@ struct Config {
 
 using Tokens = std::vector<std::int64_t>;  // bytes, of which the model's vocabulary consists
 
+// Throws ConfigError for values that are wrong together.
+void check(const Config& config, const d9d::Qwen3DenseParameters& sizes) {
+  const RolloutConfig& rollouts = config.rollouts;
+  const std::int64_t num_positions = std::ssize(rollouts.prompt) + rollouts.num_tokens;
+  D9D_CHECK(!rollouts.prompt.empty(), d9d::ConfigError,
+            "[config] rollouts.prompt: expected text, got none. Give at least one byte.");
+  D9D_CHECK(rollouts.num_kept <= rollouts.num_rollouts, d9d::ConfigError,
+            "[config] rollouts.num_kept: expected at most ", rollouts.num_rollouts, ", rollouts.num_rollouts, got ",
+            rollouts.num_kept, ". Lower it.");
+  D9D_CHECK(num_positions <= sizes.max_position_ids, d9d::ConfigError,
+            "[config] rollouts.num_tokens: expected a prompt and a completion of at most ", sizes.max_position_ids,
+            " bytes, max_position_ids of the model, got ", num_positions, ". Lower it.");
+  D9D_CHECK(config.trainer.data_prefetch.prefetch_factor == 0, d9d::ConfigError,
+            "[config] trainer.data_prefetch.prefetch_factor: expected 0, got ",
+            config.trainer.data_prefetch.prefetch_factor,
+            ": packs that are read ahead have completions of an earlier policy. Set it to 0.");
+}
+
 // The share of lower-case letters.
 double reward_of(const Tokens& completion) {
   const auto num_letters = std::ranges::count_if(completion, [](auto token) { return token >= 'a' && token <= 'z'; });
@@ -94,12 +114,13 @@ class Engine {
   const at::Tensor cache_;
 };
 
-// The completions that this rank trains on until the next round. Every step has all of them as one microbatch.
+// The completions that the job trains on until the next round. In every step a rank has its share as one microbatch.
 struct Rollouts : d9d::DataProvider<d9d::TokenBatch> {
   struct Stream {
     std::optional<std::vector<d9d::TokenBatch>> next() const {
       std::vector<d9d::TokenSample> samples;
-      for (const Tokens& completion : rollouts.kept) {
+      for (std::size_t i = rank; i < rollouts.kept.size(); i += num_ranks) {
+        const Tokens& completion = rollouts.kept[i];
         Tokens all(rollouts.prompt.begin(), rollouts.prompt.end());
         all.insert(all.end(), completion.begin(), completion.end());
         samples.push_back(d9d::next_token_sample(at::tensor(all, at::kLong)));
@@ -113,13 +134,15 @@ struct Rollouts : d9d::DataProvider<d9d::TokenBatch> {
     nlohmann::json state() const { return rollouts.kept; }
     void load_state(const nlohmann::json& state) { rollouts.kept = state.get<std::vector<Tokens>>(); }
     Rollouts& rollouts;
+    std::size_t rank, num_ranks;  // data-parallel
   };
-  std::unique_ptr<d9d::PackStream<d9d::TokenBatch>> build_pack_stream(const d9d::DistContext&,
+  std::unique_ptr<d9d::PackStream<d9d::TokenBatch>> build_pack_stream(const d9d::DistContext& context,
                                                                       std::optional<std::int64_t>) override {
-    return d9d::as_pack_stream<d9d::TokenBatch>(Stream{*this});
+    return d9d::as_pack_stream<d9d::TokenBatch>(Stream{*this, static_cast<std::size_t>(context.data_parallel_rank()),
+                                                       static_cast<std::size_t>(context.data_parallel_size())});
   }
   std::string prompt;
-  std::vector<Tokens> kept;
+  std::vector<Tokens> kept;  // of all ranks, so that a checkpoint has one state of the data
 };
 
 // What all programs use of the device; 0 without one.
@@ -133,6 +156,7 @@ void train(const Config& config, d9d::DistContext& context) {
   const double before = gib_in_use(context.device());
   const auto sizes = d9d::causal_lm_sizes(d9d::kQwen3Dense, config.model_provider,
                                           config.trainer.model_stage_factory.source_checkpoint);
+  check(config, sizes);
   d9d::LanguageModelTask task(context);
   d9d::CausalLMProvider model(d9d::kQwen3Dense, config.model_provider, sizes,
                               config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype));
@@ -165,8 +189,12 @@ void train(const Config& config, d9d::DistContext& context) {
     if (!context.device().is_cpu()) at::accelerator::emptyCache();
     trainer.wake();
     std::ranges::sort(rollouts, std::greater<>(), &std::pair<double, Tokens>::first);
+    std::vector<Tokens> best;
+    for (std::int64_t i = 0; i < config.rollouts.num_kept; ++i) best.push_back(rollouts[i].second);
     data.kept.clear();
-    for (std::int64_t i = 0; i < config.rollouts.num_kept; ++i) data.kept.push_back(rollouts[i].second);
+    for (const auto& of_rank : d9d::all_gather_object(best, context.mesh(d9d::MeshDomain::kBatch).slice({"dp"}))) {
+      for (const auto& completion : of_rank) data.kept.push_back(completion.get<Tokens>());
+    }
     if (!context.is_main_process()) return;
     context.log().info("round ", round, ": mean reward ", sum / static_cast<double>(config.rollouts.num_rollouts));
     if (context.device().is_cpu()) return;

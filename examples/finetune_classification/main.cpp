@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/base/check.h"
 #include "d9d/base/fnv1a.h"
 #include "d9d/base/ignore_index.h"
 #include "d9d/base/io/input_file.h"
@@ -112,6 +113,9 @@ Texts read_fortunes(const std::filesystem::path& folder) {
     }
     texts.topics.push_back(file.filename());
   }
+  D9D_CHECK(!texts.train.empty() && !texts.validation.empty(), d9d::ConfigError,
+            "[config] folder: expected texts to train on and texts to validate with, got ", texts.train.size(), " and ",
+            texts.validation.size(), " in ", folder.string(), ". Add texts.");
   return texts;
 }
 

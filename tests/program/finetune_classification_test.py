@@ -109,6 +109,14 @@ class FinetuneClassification(ProgramTest):
         result, _ = self.run_example("folder=/nowhere")
         self.assert_one_error(result, "folder", "/nowhere", "Debian package 'fortunes'")
 
+    def test_a_split_without_texts_is_refused(self):
+        few = self.folder / "few"
+        few.mkdir()
+        for topic in WORDS:
+            (few / topic).write_text("%\n%\n")
+        result, _ = self.run_example(f"folder={few}")
+        self.assert_one_error(result, "folder", "texts to validate with", "0 and 0")
+
     def test_a_published_backbone_gets_a_new_head(self):
         source = self.folder / "export"
         few = "trainer.schedule.total_steps=6"
