@@ -15,7 +15,7 @@ namespace d9d::plan {
 struct Job {
   Json json;
   bool is_of_model = false;  // the file has the sizes of a model alone
-  std::string family = {};  // its name: as --help says
+  std::string family = {};   // its name: as --help says
   bool has_experts = false;
 };
 

@@ -22,7 +22,6 @@
 #include "d9d/loop/step/local_stages.h"
 #include "d9d/modules/eval_scope.h"
 #include "d9d/modules/gradient_reduction.h"
-#include "d9d/pipelining/schedules/pipeline_schedule.h"
 
 namespace d9d {
 namespace {
