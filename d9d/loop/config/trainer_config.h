@@ -146,8 +146,8 @@ struct CheckpointingConfig {
 
 // Exports of the model while it is trained: that of step n goes to <folder>/step-<n>.
 struct ExportsConfig {
-  std::filesystem::path folder = {};
-  StepActionPeriod period_steps = {};
+  std::filesystem::path folder = {};   // of the exports; each step has a folder of its own in it
+  StepActionPeriod period_steps = {};  // steps between two exports
 
   static constexpr auto fields() {
     using Exports = ExportsConfig;
