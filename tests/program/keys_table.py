@@ -233,6 +233,7 @@ def trainer_rows():
     hangs = "test_a_rank_that_hangs_ends_the_job_in_time_and_is_named"
     graphs = "tests/loop/step/step_graphs_test.cpp"
     evaluation = "tests/loop/run/evaluation_test.cpp"
+    best_evaluation = "tests/loop/run/best_evaluation_test.cpp"
     spikes = "tests/loop/run/spikes_test.cpp"
     evaluated = {"kind": "tokens", "path": "tokens.bin", "dtype": "uint8", "sequence_length": 32, "global_batch_size": 8,
                  "microbatch_size": 4, "num_workers": 0}
@@ -299,10 +300,10 @@ def trainer_rows():
         "trainer.evaluation{}.period_steps": tests(evaluation, "Has_a_period_a_limit_and_a_last_step"),
         "trainer.evaluation{}.at_start": tests(evaluation, "Has_a_period_a_limit_and_a_last_step"),
         "trainer.evaluation{}.max_packs": tests(evaluation, "Has_a_period_a_limit_and_a_last_step"),
-        "trainer.evaluation{}.best": tests(evaluation, "Is_saved_and_kept_until_a_better_one_comes"),
-        "trainer.evaluation{}.best.metric": tests(evaluation, "Is_saved_and_kept_until_a_better_one_comes"),
-        "trainer.evaluation{}.best.mode": tests(evaluation, "Is_saved_and_kept_until_a_better_one_comes"),
-        "trainer.evaluation{}.best.export_to": tests(evaluation, "Is_exported_if_that_is_configured"),
+        "trainer.evaluation{}.best": tests(best_evaluation, "Is_saved_and_kept_until_a_better_one_comes"),
+        "trainer.evaluation{}.best.metric": tests(best_evaluation, "Is_saved_and_kept_until_a_better_one_comes"),
+        "trainer.evaluation{}.best.mode": tests(best_evaluation, "Is_saved_and_kept_until_a_better_one_comes"),
+        "trainer.evaluation{}.best.export_to": tests(best_evaluation, "Is_exported_if_that_is_configured"),
         "evaluation_data": Row({"validation": evaluated}, look=log("trainer.evaluation.validation")),
         "trainer.profiling": Row({"traces_dir": "t", "period_steps": 3, "warmup_steps": 1, "active_steps": 1},
                                  look=file("t/steps-2-2/rank0.json")),
