@@ -92,6 +92,7 @@ class HostPeerMemory final : public PeerMemory {
   void close() override {
     ranks_->barrier();
     blocks_.clear();
+    ranks_->barrier();  // afterwards no rank holds a block of another, so that own() is the last to hold its memory
   }
 
   void leave() override { blocks_.clear(); }
