@@ -31,7 +31,7 @@ def check_jobs():
     """Every job that the examples ship; a program that is no pretraining job is refused by name."""
     planned = 0
     for job in sorted(ROOT.glob("examples/**/*.json")):
-        if not {"model_provider", "trainer"} <= json.loads(job.read_text()).keys():
+        if not {"model_provider", "trainer", "data"} <= json.loads(job.read_text()).keys():
             assert "plan_memory()" in run(job, code=1)
             continue
         table = run(job)

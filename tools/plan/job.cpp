@@ -159,11 +159,12 @@ Job read_job(const Options& options) {
   D9D_CHECK(file.is_object(), ConfigError, path, "expected the JSON of a job or of a model, got ", json_excerpt(file),
             ". See d9d_plan --help.");
   const bool is_model = file.contains("layer") && file.contains("num_hidden_layers");
-  D9D_CHECK(
-      is_model || (file.contains("model_provider") && file.contains("trainer")), ConfigError, path,
-      "expected a pretraining job with \"model_provider\" and \"trainer\", or the sizes of a model with \"layer\" and ",
-      "\"num_hidden_layers\", got neither. Other programs' models are planned by plan_memory() ",
-      "(d9d/loop/measure/memory_plan.h).");
+  D9D_CHECK(is_model || (file.contains("model_provider") && file.contains("trainer") && file.contains("data")),
+            ConfigError, path,
+            "expected a pretraining job with \"model_provider\", \"data\" and \"trainer\", or the sizes of a model "
+            "with \"layer\" and ",
+            "\"num_hidden_layers\", got neither. Other programs' models are planned by plan_memory() ",
+            "(d9d/loop/measure/memory_plan.h).");
   Json job = is_model ? job_of_model(std::move(file)) : std::move(file);
   for (const std::string& each : options.overrides) apply_override(job, each);
   for (const std::string& note : apply_0_16_aliases(job, {.source = source_of(options)})) {
