@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <functional>
 #include <map>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/io/numbered_folder.h"
 #include "d9d/base/io/posix.h"
 #include "d9d/checkpoint/manifest.h"
 #include "d9d/checkpoint/rank_file.h"
@@ -30,17 +30,7 @@ constexpr std::string_view kUnfinished = ".tmp";
 constexpr std::string_view kRemoved = ".gone";
 constexpr std::string_view kReplaced = ".old";  // a complete checkpoint that is being replaced by another of its step
 
-// Returns the step of a folder called save-<step>; none for any other name.
-std::optional<std::int64_t> step_of(const fs::path& folder) {
-  const std::string name = folder.filename().string();
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  std::int64_t step = 0;
-  const char* const begin = name.data() + kPrefix.size();
-  const char* const end = name.data() + name.size();
-  const auto [last, error] = std::from_chars(begin, end, step);
-  if (error != std::errc() || last != end || begin == end || step < 0) return std::nullopt;
-  return step;
-}
+std::optional<std::int64_t> step_of(const fs::path& folder) { return number_of_folder(folder, kPrefix); }
 
 bool has_manifest(const fs::path& folder) {
   std::error_code error;

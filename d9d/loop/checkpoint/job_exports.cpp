@@ -1,15 +1,13 @@
 #include "d9d/loop/checkpoint/job_exports.h"
 
-#include <charconv>
 #include <chrono>
-#include <optional>
-#include <string>
 #include <string_view>
 #include <system_error>
 
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/base/io/numbered_folder.h"
 #include "d9d/core/collectives/agreed.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/device/named_range.h"
@@ -23,16 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
-
-// Returns the step of a folder called step-<n>; none for any other name.
-std::optional<std::int64_t> step_of(const fs::path& folder) {
-  const std::string name = folder.filename().string();
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  std::int64_t step = 0;
-  const char* const end = name.data() + name.size();
-  const auto [last, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
-  return error == std::errc() && last == end ? std::optional(step) : std::nullopt;
-}
 
 }  // namespace
 
@@ -49,7 +37,7 @@ JobExports::JobExports(const TrainingJob& job, AnyModelProvider& model) : job_(j
       check_huggingface_target(target(step + 1), files);  // also makes the folder
       lock_ = std::make_unique<FolderLock>(folder);
       for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-        if (step_of(entry.path()).value_or(0) > step) check_huggingface_target(entry.path(), files);
+        if (number_of_folder(entry.path(), kPrefix).value_or(0) > step) check_huggingface_target(entry.path(), files);
       }
     });
   });
