@@ -19,10 +19,6 @@ void warn_of_unsaved_metrics(const TrainingJob& job) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 // Collective. A checkpoint has the states of the main process.
 void check_equal_states(const DistContext& context, const EventBus& events) {
   const DeviceMesh& ranks = context.mesh(MeshDomain::kBatch);

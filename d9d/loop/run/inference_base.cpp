@@ -114,10 +114,8 @@ void InferenceBase::load_position() {
   if (!states.empty()) parts_.task.load_state(states);
   if (context_.is_main_process()) {
     if (states.empty()) {
-      context_.log().warning(
-          "InferenceTask::state() of the job that saved returned null: what the task computed from "
-          "the first ",
-          saved->step(), " packs is not part of its result");
+      context_.log().warning("InferenceTask::state() of the job that saved returned null: what the task computed ",
+                             "from the first ", saved->step(), " packs is not part of its result");
     }
     context_.log().info("continues after pack ", saved->step(), " from ", saved->folder().string());
   }

@@ -49,6 +49,14 @@ std::vector<at::Tensor> tensors_of(const std::vector<std::shared_ptr<Module>>& s
   return tensors;
 }
 
+std::vector<std::shared_ptr<GradientReduction>> reductions_of(const std::vector<std::shared_ptr<Module>>& stages) {
+  std::vector<std::shared_ptr<GradientReduction>> reductions;
+  for (const auto& stage : stages) {
+    for (const auto& reduction : gradient_reductions(*stage)) reductions.push_back(reduction);
+  }
+  return reductions;
+}
+
 // Waits for the device first: memory of a side stream is free only then.
 void free_cached_memory(c10::Device device) {
   if (device.is_cpu()) return;
@@ -77,10 +85,8 @@ JobSleep::JobSleep(const DistContext& context, OffloadList& parts, const std::ve
 void JobSleep::add_stages() {
   add([this] { return tensors_of(stages_); });
   // These sleep before the tensors above, which view their memory.
-  for (const auto& stage : stages_) {
-    for (const auto& reduction : gradient_reductions(*stage)) {
-      if (auto* const part = dynamic_cast<Offloadable*>(reduction.get())) memberships_.push_back(parts_.add(*part));
-    }
+  for (const auto& reduction : reductions_of(stages_)) {
+    if (auto* const part = dynamic_cast<Offloadable*>(reduction.get())) memberships_.push_back(parts_.add(*part));
   }
 }
 
@@ -138,9 +144,7 @@ void JobSleep::offload(const SleepTags& due) {
   try {
     agreed(context_.mesh(MeshDomain::kBatch), [&] {
       with_error_place("going to sleep", [&] {
-        for (const auto& stage : stages_) {
-          for (const auto& reduction : gradient_reductions(*stage)) reduction->close();
-        }
+        for (const auto& reduction : reductions_of(stages_)) reduction->close();
         parts_.offload(due, {.dist_context = context_, .options = {}});
       });
     });
