@@ -11,7 +11,6 @@
 #include "d9d/base/config/record_json.h"
 #include "d9d/base/interrupt.h"
 #include "d9d/base/progress/progress_bar.h"
-#include "d9d/core/collectives/gather.h"
 #include "d9d/core/device/freed_memory.h"
 #include "d9d/loop/checkpoint/job_checkpoints.h"
 #include "d9d/loop/checkpoint/job_state.h"
@@ -156,14 +155,13 @@ TrainingOutcome InferenceBase::infer() {
 }
 
 void InferenceBase::announce() const {
-  std::int64_t own = 0;
+  double own = 0;
   for (const auto& module : modules_) {
-    for (const auto& [name, parameter] : module->named_parameters()) own += parameter->global_numel();
+    for (const auto& [name, parameter] : module->named_parameters()) {
+      own += static_cast<double>(parameter->global_numel());
+    }
   }
-  double count = 0;  // of the whole model
-  for (const nlohmann::json& of_stage : all_gather_object(own, context_.mesh(MeshDomain::kRegular).slice({"pp"}))) {
-    count += of_stage.get<double>();
-  }
+  const double count = sum_over_stages(own, context_);
   if (!context_.is_main_process()) return;
   const std::string packs = knows_total() ? cat(schedule_.total_steps(), " packs") : "all packs of the data";
   context_.log().info("inference: ", short_number(count), " parameters, ", packs, " on ", context_.world_size(), " x ",

@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
-#include "d9d/core/collectives/gather.h"
 #include "d9d/core/device/torch_version.h"
+#include "d9d/loop/step/local_stages.h"
 #include "d9d/metrics/reduce_metrics.h"
 #include "d9d/tracker/build_tracker.h"
 #include "d9d/tracker/multi_tracker.h"
@@ -88,11 +88,7 @@ StepLog::~StepLog() {
 }
 
 void StepLog::announce(const GradientManager& gradients) const {
-  double count = 0;  // parameters of the whole model: each pipeline rank has a part of them
-  for (const nlohmann::json& of_rank :
-       all_gather_object(gradients.num_parameters(), job_.context.mesh(MeshDomain::kRegular).slice({"pp"}))) {
-    count += of_rank.get<double>();
-  }
+  const double count = sum_over_stages(gradients.num_parameters(), job_.context);
   if (!job_.context.is_main_process()) return;
   log_.info("d9d with ", describe(running_versions()));
   log_.info("training ", job_.config.run.name, ": ", short_number(count), " parameters, ", job_.schedule.total_steps(),

@@ -5,6 +5,9 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <nlohmann/json.hpp>
+
+#include "d9d/core/collectives/gather.h"
 
 namespace d9d {
 namespace {
@@ -37,6 +40,14 @@ std::vector<ParameterCopy> copies_of(const std::vector<std::shared_ptr<Module>>&
 void update_copies(const std::vector<ParameterCopy>& copies) {
   const at::NoGradGuard no_grad;
   for (const auto& [first, copy] : copies) copy->stored().copy_(first->stored());
+}
+
+double sum_over_stages(double own, const DistContext& context) {
+  double sum = 0;
+  for (const nlohmann::json& of_rank : all_gather_object(own, context.mesh(MeshDomain::kRegular).slice({"pp"}))) {
+    sum += of_rank.get<double>();
+  }
+  return sum;
 }
 
 }  // namespace d9d

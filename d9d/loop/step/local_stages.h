@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "d9d/core/dist_context/dist_context.h"
 #include "d9d/modules/module.h"
 
 namespace d9d {
@@ -27,5 +28,8 @@ struct ParameterCopy {
 [[nodiscard]] std::vector<ParameterCopy> copies_of(const std::vector<std::shared_ptr<Module>>& stages);
 // Local. Copies the values of `first` to `copy`. Both have storage and the same layout.
 void update_copies(const std::vector<ParameterCopy>& copies);
+
+// Collective over the ranks of a pipeline. Returns the sum of what each of them has of its own stages.
+[[nodiscard]] double sum_over_stages(double own, const DistContext& context);
 
 }  // namespace d9d
