@@ -45,6 +45,19 @@ class Run(ProgramTest):
         self.assertEqual(spin_counts(OMP_NUM_THREADS="2", GOMP_SPINCOUNT="7"), ["7"])
         self.assertEqual(len(spin_counts(OMP_NUM_THREADS="2", OMP_WAIT_POLICY="active")), 1)
 
+    @unittest.skipUnless(DEVICE == "cuda", "only a program that uses a GPU opens the library with NVTX")
+    def test_a_tool_that_reads_nvtx_sees_the_ranges_of_a_step(self):
+        job = self.job()
+        seen = job.folder / "ranges.txt"
+        result = job.run(environment={"NVTX_INJECTION64_PATH": str(job.program.parent / "libd9d_nvtx_tool.so"),
+                                      "D9D_NVTX_FILE": str(seen)})
+        self.assertEqual(result.returncode, 0, result.stderr)
+        ranges = seen.read_text().splitlines()
+        steps = [name for name in ranges if re.fullmatch(r"step \d+", name)]
+        self.assertEqual(steps, [f"step {index}" for index in range(len(job.steps()))])
+        for name in ("  data", "  forward and backward", "  gradients and optimizer"):
+            self.assertEqual(ranges.count(name), len(steps), ranges)
+
     @needs("tensorboard")
     def test_every_step_is_logged_alike_by_both_trackers(self):
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -1,4 +1,5 @@
-// Names a range of the host's work in traces of LibTorch's profiler, and the kernels that it launches.
+// Names a range of the host's work in traces of LibTorch's profiler, and the kernels that it launches. Tools that read
+// NVTX show it too (nvtx_ranges.h).
 //
 // Example
 //   const NamedRange range("optimizer");
