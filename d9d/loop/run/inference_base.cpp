@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -16,6 +15,7 @@
 #include "d9d/loop/checkpoint/job_state.h"
 #include "d9d/loop/checks/rank_consistency.h"
 #include "d9d/loop/job/model_builder.h"
+#include "d9d/loop/run/run_timeouts.h"
 #include "d9d/loop/run/step_profiler.h"
 #include "d9d/loop/step/inference_stage.h"
 #include "d9d/loop/step/local_stages.h"
@@ -50,7 +50,7 @@ StagePlacement placement_on(const DistContext& context, const std::optional<Stag
 
 // Streams that do not know their length run to their end.
 std::int64_t num_packs(const InferenceConfig& config, const AnyPackStream& stream) {
-  if (!config.schedule.total_steps && !stream.total_steps()) return std::numeric_limits<std::int64_t>::max();
+  if (!config.schedule.total_steps && !stream.total_steps()) return JobSchedule::kUnknownTotal;
   return total_steps_of(config.schedule.total_steps, stream.total_steps());
 }
 
@@ -155,15 +155,9 @@ TrainingOutcome InferenceBase::infer() {
 }
 
 void InferenceBase::announce() const {
-  double own = 0;
-  for (const auto& module : modules_) {
-    for (const auto& [name, parameter] : module->named_parameters()) {
-      own += static_cast<double>(parameter->global_numel());
-    }
-  }
-  const double count = sum_over_stages(own, context_);
+  const double count = num_parameters(*local_stages(modules_), context_);
   if (!context_.is_main_process()) return;
-  const std::string packs = knows_total() ? cat(schedule_.total_steps(), " packs") : "all packs of the data";
+  const std::string packs = schedule_.knows_total() ? cat(schedule_.total_steps(), " packs") : "all packs of the data";
   context_.log().info("inference: ", short_number(count), " parameters, ", packs, " on ", context_.world_size(), " x ",
                       context_.device().str());
 }
@@ -173,9 +167,11 @@ void InferenceBase::run_packs(EvenPacks& packs, StopDecision& stop) {
   const InterruptScope interrupt;
   ProgressBar bar(
       {.label = "infer",
-       .total = knows_total() ? schedule_.total_steps() : std::max<std::int64_t>(1, schedule_.current_step()),
+       .total = schedule_.knows_total() ? schedule_.total_steps() : std::max<std::int64_t>(1, schedule_.current_step()),
        .initial = schedule_.current_step()});
   StepProfiler profiler(config_.profiling, context_);
+  RunTimeouts timeouts(context_, config_.timeout);
+  timeouts.begin();
   const InferenceStep step{.schedule = schedule_, .stop = stop_};
   while (!schedule_.is_done()) {
     const std::int64_t index = schedule_.current_step();
@@ -194,22 +190,22 @@ void InferenceBase::run_packs(EvenPacks& packs, StopDecision& stop) {
     if (schedule_.should_do_action(config_.gc.period_steps, {.after_advance = true})) {
       return_freed_memory(context_.device());
     }
-    save_if_due(/*is_last=*/false);
-    profiler.end_step(index);
-    if (knows_total() && context_.is_main_process()) {
+    save_if_due(timeouts, /*is_last=*/false);
+    timeouts.end_step_of(profiler, index);
+    if (schedule_.knows_total() && context_.is_main_process()) {
       const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
       bar.update(schedule_.current_step(), {short_number(static_cast<double>(num_tokens) / seconds) + " tok/s"});
     }
-    context_.set_timeout(std::chrono::seconds(config_.timeout.step_timeout));
+    timeouts.end_step();
   }
-  context_.set_timeout(std::chrono::seconds(config_.timeout.init_timeout));
-  save_if_due(/*is_last=*/true);
+  save_if_due(timeouts, /*is_last=*/true);
+  timeouts.end();
   profiler.finish();
   bar.finish();
 }
 
 // Collective. Position and states, never weights.
-void InferenceBase::save_if_due(bool is_last) {
+void InferenceBase::save_if_due(const RunTimeouts& timeouts, bool is_last) {
   if (!saves_checkpoints(config_.checkpointing)) return;
   const bool is_due = schedule_.should_do_action(config_.checkpointing.period_steps, {.after_advance = true});
   if (!is_due && !is_last) return;
@@ -223,7 +219,7 @@ void InferenceBase::save_if_due(bool is_last) {
                   {"task_ranks", task_ranks(context_, placement_)}};
   state.rank_values = [task = parts_.task.state()] { return nlohmann::json{{"task", task}}; };
   const CheckpointDirectory directory(config_.checkpointing.save_dir, context_.mesh(MeshDomain::kBatch));
-  directory.save(step, state, {.num_to_keep = config_.checkpointing.num_to_keep});
+  timeouts.longer_than_a_step([&] { directory.save(step, state, {.num_to_keep = config_.checkpointing.num_to_keep}); });
   saved_step_ = step;
   const auto folder = CheckpointDirectory::folder_of(config_.checkpointing.save_dir, step);
   events_->trigger(kInferenceCheckpointSaved, {.step = step, .folder = folder});

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +25,8 @@
 #include "d9d/pipelining/program/stage_placement.h"
 
 namespace d9d {
+
+class RunTimeouts;
 
 class InferenceBase {
  public:
@@ -63,9 +64,8 @@ class InferenceBase {
   void build_stages();
   void load_position();
   void announce() const;  // collective
-  [[nodiscard]] bool knows_total() const { return schedule_.total_steps() < std::numeric_limits<std::int64_t>::max(); }
   void run_packs(EvenPacks& packs, StopDecision& stop);
-  void save_if_due(bool is_last);
+  void save_if_due(const RunTimeouts& timeouts, bool is_last);
 
   const DistContext& context_;
   const InferenceConfig config_;

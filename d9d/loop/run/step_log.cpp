@@ -88,7 +88,7 @@ StepLog::~StepLog() {
 }
 
 void StepLog::announce(const GradientManager& gradients) const {
-  const double count = sum_over_stages(gradients.num_parameters(), job_.context);
+  const double count = num_parameters(*job_.module, job_.context);
   if (!job_.context.is_main_process()) return;
   log_.info("d9d with ", describe(running_versions()));
   log_.info("training ", job_.config.run.name, ": ", short_number(count), " parameters, ", job_.schedule.total_steps(),

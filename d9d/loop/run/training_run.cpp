@@ -14,6 +14,7 @@
 #include "d9d/core/device/named_range.h"
 #include "d9d/loop/checkpoint/job_saves.h"
 #include "d9d/loop/checks/first_step_checks.h"
+#include "d9d/loop/run/run_timeouts.h"
 #include "d9d/loop/run/step_log.h"
 #include "d9d/loop/run/step_profiler.h"
 #include "d9d/loop/run/stop_decision.h"
@@ -81,38 +82,6 @@ void warn_of_untaken_states(const EventBus& events, const Logger* log) {
   }
 }
 
-// The timeouts of communication: step_timeout in steps, init_timeout in the first one and in what takes longer than a
-// step. Collective, but for restore().
-class RunTimeouts {
- public:
-  RunTimeouts(const DistContext& context, const TimeoutConfig& config) : context_(context), config_(config) {}
-
-  void begin() const { set(config_.init_timeout); }
-  void end_step() {
-    if (!std::exchange(has_stepped_, true)) set(config_.step_timeout);
-  }
-  void end() const { set(config_.init_timeout); }  // an export takes longer than a step
-  template <class Work>
-  void longer_than_a_step(const Work& work) const {
-    set(config_.init_timeout);
-    work();
-    if (has_stepped_) set(config_.step_timeout);
-  }
-  // Local. Handlers may have run another job of this program, with timeouts of its own.
-  void restore() const {
-    const std::chrono::seconds own(has_stepped_ ? config_.step_timeout : config_.init_timeout);
-    if (World& world = *context_.world(); world.timeout() != own) world.set_timeout(own);
-  }
-  [[nodiscard]] bool has_stepped() const { return has_stepped_; }
-
- private:
-  void set(std::int64_t seconds) const { context_.set_timeout(std::chrono::seconds(seconds)); }
-
-  const DistContext& context_;
-  const TimeoutConfig& config_;
-  bool has_stepped_ = false;
-};
-
 // If an exception ends the run, drops the gradients of its step, which another run would add to its own.
 class ForgottenIfFailed {
  public:
@@ -156,7 +125,7 @@ class TrainingRun {
       const std::int64_t index = job_.schedule.current_step();
       profiler_.begin_step(index);
       const StepReport report = run_whole_step(index);
-      end_trace(index);
+      timeouts_.end_step_of(profiler_, index);
       log_.show(report);
       timeouts_.end_step();
     }
@@ -178,11 +147,6 @@ class TrainingRun {
     stop_.take(report.votes.stops, report.votes.signal);
     end_step(report);
     return report;
-  }
-
-  void end_trace(std::int64_t index) {
-    if (!profiler_.ends_recording(index)) return profiler_.end_step(index);
-    timeouts_.longer_than_a_step([&] { profiler_.end_step(index); });  // collects the events
   }
 
   StepReport run_step() {

@@ -69,14 +69,6 @@ GradientManager::GradientManager(const DistContext& context, Module& module, con
   norm_groups_ = group_parameters_for_norm(parameters);
 }
 
-double GradientManager::num_parameters() const {
-  double count = 0;
-  for (const auto& [name, parameter] : parameters_) {
-    if (!tied_.is_counted_before(parameter)) count += static_cast<double>(parameter->global_numel());
-  }
-  return count;
-}
-
 void GradientManager::begin_evaluation() {
   tied_.begin_step();
   for (const auto& reduction : reductions_) reduction->begin_evaluation();

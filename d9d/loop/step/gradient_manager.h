@@ -87,9 +87,6 @@ class GradientManager {
                   const GradientClippingConfig& clipping, GradientMemory memory = GradientMemory::kOfStep,
                   const std::vector<std::shared_ptr<Module>>& stages = {});
 
-  // The number of elements of the parameters of this rank's stages, of whole parameters and not of this rank's shards.
-  // A parameter that several stages share is counted on the first of their ranks.
-  [[nodiscard]] double num_parameters() const;
   // Names of the parameters that several stages of the pipeline share (tied_parameters.h).
   [[nodiscard]] const std::vector<std::string>& tied_names() const { return tied_.names(); }
 

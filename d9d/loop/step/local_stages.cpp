@@ -42,11 +42,14 @@ void update_copies(const std::vector<ParameterCopy>& copies) {
   for (const auto& [first, copy] : copies) copy->stored().copy_(first->stored());
 }
 
-double sum_over_stages(double own, const DistContext& context) {
-  double sum = 0;
+double num_parameters(const Module& stages, const DistContext& context) {
+  nlohmann::json own = nlohmann::json::object(), all = nlohmann::json::object();
+  for (const auto& [name, parameter] : stages.named_parameters()) own[name] = parameter->global_numel();
   for (const nlohmann::json& of_rank : all_gather_object(own, context.mesh(MeshDomain::kRegular).slice({"pp"}))) {
-    sum += of_rank.get<double>();
+    all.update(of_rank);
   }
+  double sum = 0;
+  for (const nlohmann::json& numel : all) sum += numel.get<double>();
   return sum;
 }
 

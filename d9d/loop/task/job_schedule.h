@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 #include <nlohmann/json_fwd.hpp>
@@ -32,10 +33,14 @@ struct StepActionRules {
 
 class JobSchedule {
  public:
+  // Of a job over data whose length is not known: it ends with its data.
+  static constexpr std::int64_t kUnknownTotal = std::numeric_limits<std::int64_t>::max();
+
   // Throws ConfigError unless total_steps > 0.
   explicit JobSchedule(std::int64_t total_steps);
 
   [[nodiscard]] std::int64_t total_steps() const { return total_steps_; }
+  [[nodiscard]] bool knows_total() const { return total_steps_ != kUnknownTotal; }
   // Number of completed steps, which is the 0-based index of the current step. Throws ConfigError during the capture of
   // a CUDA graph, which would freeze the value.
   [[nodiscard]] std::int64_t current_step() const;

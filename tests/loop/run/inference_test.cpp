@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <mutex>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,7 +41,10 @@ class Collect : public InferenceTask<toy::Types> {
     }
     if (on_processed) on_processed();
   }
-  nlohmann::json state() const override { return seen; }
+  nlohmann::json state() const override {
+    std::this_thread::sleep_for(time_to_save);
+    return seen;
+  }
   void load_state(const std::vector<nlohmann::json>& of_ranks) override {
     for (const nlohmann::json& each : of_ranks) {
       for (const double number : each.get<std::vector<double>>()) loaded.push_back(number);
@@ -59,6 +63,7 @@ class Collect : public InferenceTask<toy::Types> {
   std::vector<double> seen, outputs, loaded;
   std::vector<std::string> order;
   std::function<void()> on_processed;
+  std::chrono::milliseconds time_to_save{0};
 };
 
 std::vector<std::vector<toy::Batch>> packs(std::int64_t count, std::int64_t first = 0) {
@@ -203,6 +208,18 @@ TEST_F(InferencePosition, Is_saved_and_continued_without_weights) {
   done.provider.known_total = 5;
   EXPECT_EQ(done.run(), TrainingOutcome::kFinished);
   EXPECT_THAT(done.task.seen, IsEmpty());
+}
+
+TEST_F(InferencePosition, May_take_longer_to_save_than_a_step) {
+  test::run_ranks(test::RankBackend::kThreads, 2, [&](World& world) {
+    const DistContext context({.mesh = {.data_parallel_replicate = 2}, .world = test::borrowed(world)});
+    Job job(packs(5));
+    job.config.checkpointing = saves();
+    job.config.timeout = {.init_timeout = 60, .step_timeout = 1};
+    if (world.rank() == 1) job.task.time_to_save = std::chrono::milliseconds(1500);
+    EXPECT_EQ(job.run(context), TrainingOutcome::kFinished);
+    EXPECT_EQ(world.timeout(), std::chrono::seconds(60));
+  });
 }
 
 TEST_F(InferencePosition, Of_a_job_that_a_signal_or_the_program_ends_loses_no_sample) {
