@@ -205,12 +205,7 @@ void InferenceBase::run_packs(EvenPacks& packs, StopDecision& stop) {
 }
 
 // Collective. Position and states, never weights.
-void InferenceBase::save_if_due(const RunTimeouts& timeouts, bool is_last) {
-  if (!saves_checkpoints(config_.checkpointing)) return;
-  const bool is_due = schedule_.should_do_action(config_.checkpointing.period_steps, {.after_advance = true});
-  if (!is_due && !is_last) return;
-  const std::int64_t step = schedule_.current_step();
-  if (saved_step_ == step || step == 0) return;
+void InferenceBase::save() const {
   CheckpointState state;
   state.values = {{"job", kJob},
                   {"schedule", schedule_.state()},
@@ -219,7 +214,17 @@ void InferenceBase::save_if_due(const RunTimeouts& timeouts, bool is_last) {
                   {"task_ranks", task_ranks(context_, placement_)}};
   state.rank_values = [task = parts_.task.state()] { return nlohmann::json{{"task", task}}; };
   const CheckpointDirectory directory(config_.checkpointing.save_dir, context_.mesh(MeshDomain::kBatch));
-  timeouts.longer_than_a_step([&] { directory.save(step, state, {.num_to_keep = config_.checkpointing.num_to_keep}); });
+  directory.save(schedule_.current_step(), state, {.num_to_keep = config_.checkpointing.num_to_keep});
+}
+
+// Collective.
+void InferenceBase::save_if_due(const RunTimeouts& timeouts, bool is_last) {
+  if (!saves_checkpoints(config_.checkpointing)) return;
+  const bool is_due = schedule_.should_do_action(config_.checkpointing.period_steps, {.after_advance = true});
+  if (!is_due && !is_last) return;
+  const std::int64_t step = schedule_.current_step();
+  if (saved_step_ == step || step == 0) return;
+  timeouts.longer_than_a_step([&] { save(); });
   saved_step_ = step;
   const auto folder = CheckpointDirectory::folder_of(config_.checkpointing.save_dir, step);
   events_->trigger(kInferenceCheckpointSaved, {.step = step, .folder = folder});

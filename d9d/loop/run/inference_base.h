@@ -65,6 +65,7 @@ class InferenceBase {
   void load_position();
   void announce() const;  // collective
   void run_packs(EvenPacks& packs, StopDecision& stop);
+  void save() const;
   void save_if_due(const RunTimeouts& timeouts, bool is_last);
 
   const DistContext& context_;
