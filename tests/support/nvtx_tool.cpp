@@ -1,5 +1,5 @@
-// A tool that reads NVTX, as Nsight Systems is one: NVTX loads it where NVTX_INJECTION64_PATH names it. Writes each range
-// to the file D9D_NVTX_FILE, indented by the ranges around it on its thread.
+// A tool that reads NVTX, as Nsight Systems is one: NVTX loads it where NVTX_INJECTION64_PATH names it. Writes each
+// range to the file D9D_NVTX_FILE, indented by the ranges around it on its thread.
 #include <cstdio>
 #include <cstdlib>
 

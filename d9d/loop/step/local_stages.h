@@ -29,8 +29,8 @@ struct ParameterCopy {
 // Local. Copies the values of `first` to `copy`. Both have storage and the same layout.
 void update_copies(const std::vector<ParameterCopy>& copies);
 
-// Collective over the ranks of a pipeline. Returns the number of elements of the model of which `stages` are this rank's
-// stages. Parameters of one name are one, on several ranks too.
+// Collective over the ranks of a pipeline. Returns the number of elements of the model of which this rank has `stages`.
+// Parameters of one name are one, on several ranks too.
 [[nodiscard]] double num_parameters(const Module& stages, const DistContext& context);
 
 }  // namespace d9d

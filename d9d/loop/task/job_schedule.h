@@ -33,7 +33,7 @@ struct StepActionRules {
 
 class JobSchedule {
  public:
-  // Of a job over data whose length is not known: it ends with its data.
+  // The total of a job that ends with its data, whose length is not known.
   static constexpr std::int64_t kUnknownTotal = std::numeric_limits<std::int64_t>::max();
 
   // Throws ConfigError unless total_steps > 0.
