@@ -1,5 +1,5 @@
-// The timeouts of communication while a job runs: step_timeout in steps, init_timeout in the first one and in what takes
-// longer than a step. Collective, but for restore().
+// The timeouts of communication while a job runs: step_timeout in steps, init_timeout in the first one and in what
+// takes longer than a step. Collective, but for restore().
 //
 // Example
 //   RunTimeouts timeouts(context, config.timeout);
