@@ -4,11 +4,11 @@
 
 #include <array>
 #include <atomic>
-#include <cstdlib>
 
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/environment.h"
 #include "d9d/core/autograd/checkpoint.h"
 #include "d9d/core/device/nvtx_ranges.h"
 
@@ -32,7 +32,7 @@ bool load() {
       at::globalContext().hasCUDA(), StateError, "[core::load_cuda] expected LibTorch to see the ", num_devices,
       " CUDA devices of the driver, got none. Call load_cuda() before anything asks LibTorch about CUDA, and check "
       "that the driver supports the CUDA version of the torch wheel.");
-  if (std::getenv("NVTX_INJECTION64_PATH") != nullptr) show_ranges_to_nvtx();  // set by tools that read NVTX
+  if (environment_variable("NVTX_INJECTION64_PATH")) show_ranges_to_nvtx();  // set by tools that read NVTX
   install_checkpoint_engine();  // LibTorch starts the threads of devices for the first engine that runs a backward
   return true;
 }
