@@ -30,7 +30,7 @@ class Area(NamedTuple):
 AREAS = {
     "base": Area((), JSON + POSIX + ("cxxabi.h",)),
     "core": Area((), TORCH + C10D + CUDA + JSON + POSIX),
-    "core/device/cuda_plugin": Area(("core",), TORCH + CUDA + ("torch/csrc/cuda/",)),
+    "core/device/cuda_plugin": Area(("core",), TORCH + CUDA + ("torch/csrc/cuda/", "nvtx3/")),
     "pipelining/api": Area(("core",)),
     "pipelining/program": Area(),
     "pipelining/schedules": Area(("pipelining/program",)),
