@@ -1,9 +1,9 @@
 // A tool that reads NVTX, as Nsight Systems is one: NVTX loads it where NVTX_INJECTION64_PATH names it. Writes each
 // range to the file D9D_NVTX_FILE, indented by the ranges around it on its thread.
+#include <nvtx3/nvToolsExt.h>
+
 #include <cstdio>
 #include <cstdlib>
-
-#include <nvtx3/nvToolsExt.h>
 
 namespace {
 
