@@ -1,10 +1,11 @@
 // An observer of LibTorch's record functions of users, which NamedRange makes: operators are not among them.
 #include "d9d/core/device/nvtx_ranges.h"
 
+#include <nvtx3/nvToolsExt.h>
+
 #include <memory>
 
 #include <ATen/record_function.h>
-#include <nvtx3/nvToolsExt.h>
 
 namespace {
 
