@@ -7,13 +7,22 @@
 #include <set>
 
 #include "d9d/base/check.h"
+#include "d9d/base/svg/svg_canvas.h"
 #include "d9d/pipelining/simulator/memory.h"
-#include "d9d/pipelining/simulator/svg_canvas.h"
 
 namespace d9d {
 namespace {
 
-using detail::SvgCanvas;
+constexpr std::string_view kStyle = R"(.rank { font-weight: 600; }
+.light { font-size: 11px; fill: #fff; }
+.dark { font-size: 11px; fill: #111; }
+.cell { stroke: #fff; stroke-width: 0.8; }
+.composed { stroke: #111; stroke-width: 1.1; }
+.memory { fill: #cfc3dd; stroke: #6b4c9a; stroke-width: 0.8; }
+.message { fill: none; stroke-width: 0.9; stroke-opacity: 0.55; }
+.message.activations { stroke: #004b76; } .message.gradients { stroke: #8c3d00; }
+.head { fill-opacity: 0.8; } .head.activations { fill: #004b76; } .head.gradients { fill: #8c3d00; }
+)";
 
 constexpr double kLeft = 92;    // width for the names of ranks
 constexpr double kRight = 118;  // width for the numbers of each rank
@@ -246,7 +255,7 @@ std::string plot_svg(const std::vector<PlottedStep>& steps, const PlotOptions& o
   }
   D9D_CHECK(makespan > 0, ConfigError, "[pipelining::plot] expected a step that takes time, got none. Add one.");
   const double width = std::clamp(kCellWidth * makespan / shortest, kLeastWidth, kMostWidth);
-  SvgCanvas canvas(kLeft + width + kRight, height);
+  SvgCanvas canvas(kLeft + width + kRight, height, kStyle);
   double top = 8;
   for (const auto& step : steps) {
     StepDrawing(canvas, step, options, width / makespan, top).draw();

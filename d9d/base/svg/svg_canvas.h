@@ -10,12 +10,13 @@
 #include <string>
 #include <string_view>
 
-namespace d9d::detail {
+namespace d9d {
 
 // Positions and sizes are in pixels; `attributes` is SVG text.
 class SvgCanvas {
  public:
-  SvgCanvas(double width, double height);
+  // style: rules of CSS beside those of the classes that all pictures have: title, small, axis.
+  SvgCanvas(double width, double height, std::string_view style = "");
 
   void rect(double x, double y, double width, double height, std::string_view attributes);
   // `title` is shown while the pointer rests on the rectangle.
@@ -30,4 +31,4 @@ class SvgCanvas {
   std::string content_;
 };
 
-}  // namespace d9d::detail
+}  // namespace d9d
