@@ -104,6 +104,9 @@ void unwrap_model(Json& config, const ConfigPath& root, Notes& notes) {
   *outer = std::move(inner);
   move_head(siblings, provider_path / "model", *provider, provider_path);
   notes.push_back("model_provider.model.model is a key of d9d 0.16: read as model_provider.model.");
+  if (provider->contains("dtype")) return;
+  (*provider)["dtype"] = "bfloat16";
+  notes.push_back("model_provider.dtype is no key of d9d 0.16, whose examples train in bfloat16: bfloat16.");
 }
 
 }  // namespace

@@ -31,13 +31,22 @@ TEST(Aliases, Read_a_file_of_d9d_0_16_with_one_note_each) {
               ElementsAre("trainer.batching is a section of d9d 0.16: its keys are read as keys of data.",
                           "trainer.data_loading is a section of d9d 0.16: its keys are read as keys of data.",
                           "trainer.profiling.enabled is a key of d9d 0.16: the section is off, as if null.",
-                          "model_provider.model.model is a key of d9d 0.16: read as model_provider.model."));
+                          "model_provider.model.model is a key of d9d 0.16: read as model_provider.model.",
+                          "model_provider.dtype is no key of d9d 0.16, whose examples train in bfloat16: bfloat16."));
   const auto parsed = parse_job(job);
   EXPECT_EQ(loader_config(parsed.data).global_batch_size, 128);
   EXPECT_EQ(loader_config(parsed.data).num_workers, 4);
   EXPECT_FALSE(parsed.trainer.profiling.has_value());
   EXPECT_EQ(parsed.model_provider.model.layer.num_experts, 128);
+  EXPECT_EQ(parsed.model_provider.dtype, Dtype::kBFloat16);
   EXPECT_EQ(parsed.trainer.gradient_clipping.log_total_steps, StepActionPeriod{EverySteps{5}});
+}
+
+TEST(Aliases, Keep_a_dtype_that_is_given) {
+  Json job = job_0_16();
+  job["model_provider"]["dtype"] = "float32";
+  std::ignore = apply_0_16_aliases(job, kRoot);
+  EXPECT_EQ(parse_job(job).model_provider.dtype, Dtype::kFloat32);
 }
 
 TEST(Aliases, Keep_an_enabled_profiling_section) {

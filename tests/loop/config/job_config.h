@@ -20,10 +20,11 @@ struct JobModelProvider {
   Qwen3MoEParameters model = {};
   bool checkpointing = false;
   HeadConfig head = {};
+  Dtype dtype = Dtype::kFloat32;
   static constexpr auto fields() {
     using Provider = JobModelProvider;
     return record<Provider>(required("model", &Provider::model), required("checkpointing", &Provider::checkpointing),
-                            defaulted("head", &Provider::head));
+                            defaulted("head", &Provider::head), defaulted("dtype", &Provider::dtype));
   }
 };
 
