@@ -6,6 +6,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/lr_scheduler/lambda_scheduler.h"
+#include "d9d/lr_scheduler/schedule_phases.h"
 
 namespace d9d {
 namespace {
@@ -26,9 +27,9 @@ struct AddPhase {
 std::string place_of(const std::vector<SchedulePhase>& phases, std::size_t index,
                      std::optional<std::int64_t> total_steps) {
   const std::int64_t step = phases[index].end_step;
-  const std::string before = index == 0 ? "the run begins" : cat("phases.", index - 1, " ends");
+  const std::string before = index == 0 ? "the run begins" : cat(phases[index - 1].name, " ends");
   const auto share = [&](std::int64_t total) { return cat(" of ", total, " (", 100 * step / total, " %)"); };
-  return cat("phases.", index, " ends where ", before, ", at step ", step,
+  return cat(phases[index].name, " ends where ", before, ", at step ", step,
              total_steps && *total_steps > 0 ? share(*total_steps) : "");
 }
 
@@ -45,13 +46,15 @@ bool is_always_empty(const std::vector<PhaseConfig>& configs, std::size_t index)
 
 }  // namespace
 
-PiecewiseSchedule build_piecewise_schedule(const PiecewiseConfig& config, std::optional<std::int64_t> total_steps) {
-  PiecewiseBuilder builder({.initial_multiplier = config.initial_multiplier, .total_steps = total_steps});
-  for (const PhaseConfig& phase : config.phases) std::visit(AddPhase{builder}, phase);
+PiecewiseSchedule build_piecewise_schedule(const LRSchedulerConfig& config, std::optional<std::int64_t> total_steps) {
+  const auto [piecewise, names] = schedule_phases(config, total_steps);
+  PiecewiseBuilder builder(
+      {.initial_multiplier = piecewise.initial_multiplier, .total_steps = total_steps, .names = names});
+  for (const PhaseConfig& phase : piecewise.phases) std::visit(AddPhase{builder}, phase);
   PiecewiseSchedule schedule = builder.build();
-  for (std::size_t i = 0; i < config.phases.size(); ++i) {
-    const bool is_share = std::holds_alternative<PercentagePhaseConfig>(config.phases[i]);
-    D9D_CHECK(!is_always_empty(config.phases, i), ConfigError,
+  for (std::size_t i = 0; i < piecewise.phases.size(); ++i) {
+    const bool is_share = std::holds_alternative<PercentagePhaseConfig>(piecewise.phases[i]);
+    D9D_CHECK(!is_always_empty(piecewise.phases, i), ConfigError,
               "[lr_scheduler] expected each phase to have a step, got none: ",
               place_of(schedule.phases(), i, total_steps), ". ",
               is_share ? "`percentage` counts from the start of the run: raise it, or leave out the phase."
@@ -76,7 +79,7 @@ LearningRateScheduler as_lr_scheduler(PiecewiseSchedule schedule) {
 }
 
 LearningRateScheduler build_lr_scheduler(const LRSchedulerConfig& config, std::optional<std::int64_t> total_steps) {
-  return as_lr_scheduler(build_piecewise_schedule(piecewise_config(config), total_steps));
+  return as_lr_scheduler(build_piecewise_schedule(config, total_steps));
 }
 
 }  // namespace d9d

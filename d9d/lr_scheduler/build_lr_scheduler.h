@@ -18,7 +18,7 @@ namespace d9d {
 // Both throw ConfigError if phases do not fit one another or `total_steps`, the number of optimiser steps of the run,
 // and for a phase that would have no step in a run of any length, which is probably a mistake: `percentage` counts from
 // the start of the run.
-[[nodiscard]] PiecewiseSchedule build_piecewise_schedule(const PiecewiseConfig& config,
+[[nodiscard]] PiecewiseSchedule build_piecewise_schedule(const LRSchedulerConfig& config,
                                                          std::optional<std::int64_t> total_steps);
 // Descriptions of the phases that have no step in this run: "phases.1 ends where phases.0 ends, at step 2 of 2 (100
 // %)".

@@ -1,6 +1,8 @@
-// The learning-rate schedule in JSON: a piecewise curve of multipliers of the optimiser's learning rate.
+// The learning-rate schedule in JSON: a curve of multipliers of the optimiser's learning rate, by the name of the curve
+// or phase by phase.
 //
 // Example
+//   {"name": "cosine", "warmup_steps": 2000, "min_ratio": 0.1}
 //   {"name": "piecewise", "scheduler": {"initial_multiplier": 0.0, "phases": [
 //     {"mode": "percentage", "percentage": 0.1, "target_multiplier": 1.0, "curve": {"type": "linear"}},
 //     {"mode": "rest", "target_multiplier": 0.1, "curve": {"type": "cosine"}}]}}
@@ -12,28 +14,10 @@
 #include <vector>
 
 #include "d9d/base/record.h"
+#include "d9d/lr_scheduler/curve_config.h"
+#include "d9d/lr_scheduler/named_config.h"
 
 namespace d9d {
-
-struct LinearCurveConfig {
-  static constexpr Tag kTag = {"type", "linear"};
-  static constexpr auto fields() { return record<LinearCurveConfig>(); }
-};
-struct CosineCurveConfig {
-  static constexpr Tag kTag = {"type", "cosine"};
-  static constexpr auto fields() { return record<CosineCurveConfig>(); }
-};
-struct ExponentialCurveConfig {
-  static constexpr Tag kTag = {"type", "exponential"};
-  static constexpr auto fields() { return record<ExponentialCurveConfig>(); }
-};
-struct PolyCurveConfig {
-  double power = 2.0;  // of the share of the phase that is over: 1 is a straight line
-
-  static constexpr Tag kTag = {"type", "poly"};
-  static constexpr auto fields() { return record<PolyCurveConfig>(defaulted("power", &PolyCurveConfig::power)); }
-};
-using CurveConfig = std::variant<LinearCurveConfig, CosineCurveConfig, ExponentialCurveConfig, PolyCurveConfig>;
 
 // The multiplier of a phase goes from the end value of the previous phase to its target.
 struct StepsPhaseConfig {          // lasts a number of steps
@@ -96,14 +80,10 @@ struct PiecewiseSchedulerConfig {
   }
 };
 
-// The second alternative is the form without "name".
-using LRSchedulerConfig = std::variant<PiecewiseSchedulerConfig, PiecewiseConfig>;
-
-// The piecewise configuration of either form.
-[[nodiscard]] inline const PiecewiseConfig& piecewise_config(const LRSchedulerConfig& config) {
-  if (const auto* named = std::get_if<PiecewiseSchedulerConfig>(&config)) return named->scheduler;
-  return std::get<PiecewiseConfig>(config);
-}
+// PiecewiseConfig is the form without "name".
+using LRSchedulerConfig =
+    std::variant<PiecewiseSchedulerConfig, PiecewiseConfig, ConstantScheduleConfig, LinearScheduleConfig,
+                 CosineScheduleConfig, WsdScheduleConfig, InverseSqrtScheduleConfig>;
 
 extern template const ValueType& json_type<LRSchedulerConfig>();
 

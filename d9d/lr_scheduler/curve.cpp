@@ -19,6 +19,10 @@ struct Interpolate {
   double operator()(const PolyCurveConfig& curve) const {
     return start + (end - start) * std::pow(progress, curve.power);
   }
+  double operator()(const InverseSqrtCurveConfig&) const {
+    const double ratio = start / end;
+    return start / std::sqrt(1 + (ratio * ratio - 1) * progress);
+  }
   double operator()(const ExponentialCurveConfig&) const {
     const double log_start = std::log(std::max(start, kSmallestExponentialValue));
     const double log_end = std::log(std::max(end, kSmallestExponentialValue));

@@ -4,7 +4,7 @@
 //   d9d::interpolate(d9d::CosineCurveConfig{}, 1.0, 0.0, 0.5);  // 0.5
 #pragma once
 
-#include "d9d/lr_scheduler/config.h"
+#include "d9d/lr_scheduler/curve_config.h"
 
 namespace d9d {
 
@@ -13,6 +13,7 @@ namespace d9d {
 //   cosine       b + (a - b) (1 + cos(pi p)) / 2
 //   poly         a + (b - a) p^power
 //   exponential  a^(1-p) b^p, where a and b below 1e-8 count as 1e-8
+//   inverse_sqrt a / sqrt(1 + (a^2 / b^2 - 1) p), for a and b above 0
 [[nodiscard]] double interpolate(const CurveConfig& curve, double start, double end, double progress);
 
 }  // namespace d9d

@@ -1,6 +1,7 @@
 #include "d9d/lr_scheduler/piecewise_schedule.h"
 
 #include <type_traits>
+#include <utility>
 #include <variant>
 
 #include "d9d/base/check.h"
@@ -30,7 +31,7 @@ std::string describe(const PiecewiseSchedule& schedule) {
 }
 
 PiecewiseBuilder::PiecewiseBuilder(PiecewiseOptions options)
-    : total_steps_(options.total_steps), end_value_(options.initial_multiplier) {}
+    : total_steps_(options.total_steps), names_(std::move(options.names)), end_value_(options.initial_multiplier) {}
 
 PiecewiseBuilder& PiecewiseBuilder::for_steps(std::int64_t steps, double target_multiplier, const CurveConfig& curve) {
   D9D_CHECK(steps > 0, ConfigError, "[lr_scheduler::for_steps] expected steps > 0, got ", steps,
@@ -57,20 +58,27 @@ PiecewiseBuilder& PiecewiseBuilder::fill_rest(double target_multiplier, const Cu
 
 PiecewiseBuilder& PiecewiseBuilder::add_until(std::int64_t end_step, double target_multiplier,
                                               const CurveConfig& curve) {
+  const std::string name = phases_.size() < names_.size() ? names_[phases_.size()] : cat("phases.", phases_.size());
   D9D_CHECK(
-      end_step >= end_step_, ConfigError, "[lr_scheduler] expected phase ", phases_.size(), " to end at or after step ",
-      end_step_, ", where the previous one ends, got step ", end_step,
+      end_step >= end_step_, ConfigError, "[lr_scheduler] expected ", name, " to end at or after step ", end_step_,
+      ", where the previous one ends, got step ", end_step,
       total_steps_ ? cat(" of total_steps = ", *total_steps_) : "",
       ". Lengthen it, shorten those before it, or raise total_steps. A percentage counts from the start of the run.");
   if (const auto* poly = std::get_if<PolyCurveConfig>(&curve)) {
-    D9D_CHECK(poly->power > 0, ConfigError, "[lr_scheduler] expected power > 0 of the poly curve of phase ",
-              phases_.size(), ", got ", poly->power, ". Use 1 for a straight line.");
+    D9D_CHECK(poly->power > 0, ConfigError, "[lr_scheduler] expected power > 0 of the poly curve of ", name, ", got ",
+              poly->power, ". Use 1 for a straight line.");
+  }
+  if (std::holds_alternative<InverseSqrtCurveConfig>(curve)) {
+    D9D_CHECK(end_value_ > 0 && target_multiplier > 0, ConfigError,
+              "[lr_scheduler] expected multipliers > 0 at both ends of the inverse_sqrt curve of ", name, ", got ",
+              end_value_, " and ", target_multiplier, ". It never reaches 0.");
   }
   phases_.push_back({.start_step = end_step_,
                      .end_step = end_step,
                      .start_value = end_value_,
                      .end_value = target_multiplier,
-                     .curve = curve});
+                     .curve = curve,
+                     .name = name});
   end_step_ = end_step;
   end_value_ = target_multiplier;
   return *this;

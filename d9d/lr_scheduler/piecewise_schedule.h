@@ -26,6 +26,7 @@ struct SchedulePhase {
   double start_value = 1;
   double end_value = 1;
   CurveConfig curve = {};
+  std::string name = {};  // in messages
 };
 
 class PiecewiseSchedule {
@@ -48,6 +49,7 @@ class PiecewiseSchedule {
 struct PiecewiseOptions {
   double initial_multiplier = 1;
   std::optional<std::int64_t> total_steps = std::nullopt;  // of the run; needed for fractions of it
+  std::vector<std::string> names = {};  // of phases in messages; without: "phases.0", "phases.1", ...
 };
 
 // Each phase starts where the previous one ended, in time and value. Violated rules throw ConfigError.
@@ -72,6 +74,7 @@ class PiecewiseBuilder {
   PiecewiseBuilder& add_until(std::int64_t end_step, double target_multiplier, const CurveConfig& curve);
 
   std::optional<std::int64_t> total_steps_;
+  std::vector<std::string> names_;
   std::int64_t end_step_ = 0;  // of the last phase
   double end_value_;           // of the last phase
   std::vector<SchedulePhase> phases_;

@@ -188,7 +188,8 @@ TEST(BuildLrScheduler, Refuses_a_phase_without_a_step_by_its_key) {
 TEST(BuildLrScheduler, Names_phases_for_which_the_run_is_too_short) {
   const RestPhaseConfig rest{.target_multiplier = 0};
   const auto empty = [](std::vector<PhaseConfig> phases, std::int64_t total_steps) {
-    return phases_without_a_step(build_piecewise_schedule({.phases = std::move(phases)}, total_steps), total_steps);
+    return phases_without_a_step(build_piecewise_schedule(PiecewiseConfig{.phases = std::move(phases)}, total_steps),
+                                 total_steps);
   };
   EXPECT_THAT(empty({StepsPhaseConfig{.steps = 2}, rest}, 2),
               ElementsAre("phases.1 ends where phases.0 ends, at step 2 of 2 (100 %)"));

@@ -4,6 +4,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
+#include "d9d/lr_scheduler/schedule_phases.h"
 
 namespace d9d::config_test {
 namespace {
@@ -18,7 +19,7 @@ LRSchedulerConfig parse(const Json& json) { return parse_record<LRSchedulerConfi
 TEST(LRSchedulerConfig, Reads_all_phases_with_and_without_a_name) {
   const Json curve = Json::parse(kCurve);
   for (const auto& config : {parse(curve), parse({{"name", "piecewise"}, {"scheduler", curve}})}) {
-    const auto& phases = piecewise_config(config).phases;
+    const auto& phases = schedule_phases(config, std::nullopt).piecewise.phases;
     ASSERT_EQ(phases.size(), 3U);
     EXPECT_EQ(std::get<StepsPhaseConfig>(phases[0]).steps, 100);
     EXPECT_EQ(std::get<PolyCurveConfig>(std::get<PercentagePhaseConfig>(phases[1]).curve).power, 2.0);

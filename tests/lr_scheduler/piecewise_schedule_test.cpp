@@ -115,7 +115,7 @@ TEST(PiecewiseBuilder, Refuses_a_phase_that_ends_before_the_previous_one) {
   EXPECT_THAT(config_error_of([] {
                 PiecewiseBuilder({.total_steps = 10}).for_steps(6, 1, kLinear).until_percentage(0.5, 1, kLinear);
               }),
-              HasSubstr("phase 1 to end at or after step 6, where the previous one ends, got step 5 of total_steps = "
+              HasSubstr("phases.1 to end at or after step 6, where the previous one ends, got step 5 of total_steps = "
                         "10. Lengthen it, "
                         "shorten those before it, or raise total_steps."));
 }

@@ -145,6 +145,17 @@ def schedule_rows():
         for name, value in {"target_multiplier": 0.6, "curve": {"type": "linear"}, "curve[poly].power": 3.0}.items():
             at = f"{phases}.{index}.{name.replace('[poly]', '')}"
             rows[f"{curve}.phases[][{mode}].{name}"] = Row(value, look=numbers, given=given, at=at)
+    for name, values in {"constant": {}, "linear": {"min_ratio": 0.5}, "cosine": {"min_ratio": 0.5},
+                         "wsd": {"decay_steps": 3, "decay_share": 0.9, "min_ratio": 0.5, "decay_curve": {"type": "cosine"}},
+                         "inverse_sqrt": {"timescale": 3}}.items():
+        given = {"lr_scheduler": {"name": name, "warmup_steps": 2}, "trainer.schedule.total_steps": 8}
+        for key, value in {"warmup_steps": 4, "warmup_share": 0.5, **values}.items():
+            here = given | {"lr_scheduler.warmup_steps": 0} if key == "warmup_share" else given
+            if (name, key) == ("inverse_sqrt", "warmup_share"):
+                here = {"lr_scheduler": {"name": name, "timescale": 2}, "trainer.schedule.total_steps": 8}
+            if name == "wsd" and key not in ("warmup_steps", "warmup_share"):
+                here = {"lr_scheduler": {"name": name, "warmup_steps": 1, "decay_share": 0.5}, "trainer.schedule.total_steps": 8}
+            rows[f"lr_scheduler[{name}].{key}"] = Row(value, look=numbers, given=here)
     return rows
 
 

@@ -39,7 +39,7 @@ Optimizer AutoOptimizerProvider::build_optimizer(const DistContext& context, con
 nlohmann::json AutoOptimizerProvider::dump_hparams() const { return write_record(config_); }
 
 LearningRateScheduler AutoLRSchedulerProvider::build_scheduler(const DistContext& context, std::int64_t total_steps) {
-  PiecewiseSchedule schedule = build_piecewise_schedule(piecewise_config(config_), total_steps);
+  PiecewiseSchedule schedule = build_piecewise_schedule(config_, total_steps);
   if (context.is_main_process()) {
     context.log().info("learning rate, times the optimiser's: ", describe(schedule));
     for (const std::string& phase : phases_without_a_step(schedule, total_steps)) {

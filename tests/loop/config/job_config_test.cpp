@@ -9,6 +9,7 @@
 
 #include "d9d/base/config/record_json.h"
 #include "d9d/loop/config/aliases.h"
+#include "d9d/lr_scheduler/schedule_phases.h"
 
 namespace d9d::job_config_test {
 namespace {
@@ -20,7 +21,7 @@ TEST(JobConfig, Parses_a_file_of_d9d_0_24) {
   EXPECT_EQ(job.model_provider.model.rope_base, 1000000);
   EXPECT_EQ(std::get<LoopedBfsScheduleConfig>(job.trainer.pipelining.schedule).num_stages_per_rank, 2);
   EXPECT_EQ(std::get<StochasticAdamWConfig>(job.optimizer).state_dtype, Dtype::kBFloat16);
-  EXPECT_EQ(piecewise_config(job.lr_scheduler).phases.size(), 2U);
+  EXPECT_EQ(schedule_phases(job.lr_scheduler, 10).piecewise.phases.size(), 2U);
 }
 
 TEST(JobConfig, Writes_a_record_that_reads_back_equal) {
@@ -32,7 +33,7 @@ TEST(JobConfig, Writes_a_record_that_reads_back_equal) {
 TEST(JobConfig, Accepts_a_learning_rate_schedule_without_a_name) {
   Json job = job_0_24();
   job["lr_scheduler"] = Json(job["lr_scheduler"]["scheduler"]);
-  EXPECT_EQ(piecewise_config(parse_job(job).lr_scheduler).phases.size(), 2U);
+  EXPECT_EQ(schedule_phases(parse_job(job).lr_scheduler, 10).piecewise.phases.size(), 2U);
 }
 
 // A validator for the keywords of JSON schema that json_schema emits.
