@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import source_tree
 
-POSIX = ("fcntl.h", "unistd.h", "sys/", "dlfcn.h", "poll.h", "pthread.h", "sched.h", "signal.h", "stdio.h", "malloc.h", "glob.h", "netdb.h",
+POSIX = ("fcntl.h", "unistd.h", "sys/", "dlfcn.h", "poll.h", "pthread.h", "sched.h", "signal.h", "spawn.h", "stdio.h", "malloc.h", "glob.h", "netdb.h",
          "netinet/", "arpa/inet.h")
 JSON = ("nlohmann/json.hpp", "nlohmann/json_fwd.hpp")
 TORCH = ("ATen/", "c10/", "torch/csrc/autograd/", "torch/headeronly/")
