@@ -4,7 +4,7 @@ PRESET ?= release
 JOBS ?= $(shell nproc)
 BUILD := build/$(PRESET)
 # `make test` runs the labels that need no GPU and end within minutes; `make test-full` runs everything.
-.PHONY: help bootstrap configure build run test test-full bench-build gpu-bundle lint format tidy bench info install clean
+.PHONY: help bootstrap configure build run test test-full bench-build gpu-bundle trackers lint format tidy bench info install clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,6 +34,9 @@ test-full: bootstrap  ## All matrices, sanitizers, long fuzzing; writes its summ
 gpu-bundle: build  ## Pack what tests GPUs for a machine without a compiler; tools/gpu_bundle says how to run it there
 	@cmake --build $(BUILD) --parallel $(JOBS) --target d9d_cuda d9d_cudnn
 	@tools/gpu_bundle $(BUILD)
+
+trackers:  ## Install the SDKs of Aim, W&B and MLflow into .venv-trackers, for the trackers of these names
+	@tools/bootstrap trackers
 
 lint:  ## Format, include graph, headers alone, file length, forbidden words, links of pages
 	@tools/bootstrap lint

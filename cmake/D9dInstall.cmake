@@ -53,6 +53,7 @@ configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/d9dConfig.cmake.in" "
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/d9dConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/d9dConfig.cmake" "${PROJECT_BINARY_DIR}/d9dConfigVersion.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/TorchWheel.cmake" "${PROJECT_SOURCE_DIR}/cmake/Precompile.cmake" DESTINATION "${D9D_PACKAGE_DIR}")
+install(FILES "${PROJECT_SOURCE_DIR}/requirements-trackers.txt" DESTINATION "${CMAKE_INSTALL_DATADIR}/d9d")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/README.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" "${PROJECT_SOURCE_DIR}/examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
   PATTERN "__pycache__" EXCLUDE)

@@ -1,9 +1,14 @@
 #include "d9d/tracker/build_tracker.h"
 
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/name_list.h"
+#include "d9d/tracker/guarded_tracker.h"
+#include "d9d/tracker/helper/helper_tracker.h"
 #include "d9d/tracker/jsonl_tracker.h"
 #include "d9d/tracker/log_tracker.h"
 #include "d9d/tracker/multi_tracker.h"
@@ -15,37 +20,57 @@ namespace {
 
 using TrackerPtr = std::unique_ptr<Tracker>;
 
+TrackerPtr build_custom(const CustomTrackerConfig& config, const TrackerFactories& own) {
+  const auto factory = own.find(config.name);
+  if (factory != own.end()) return factory->second(config.options);
+  std::vector<std::string_view> names;
+  for (const auto& [name, unused] : own) names.push_back(name);
+  throw ConfigError(cat("[tracker::custom] expected the name of a tracker of this program, ",
+                        names.empty() ? "which has none" : cat("one of ", quoted_list(names)), ", got '", config.name,
+                        "'. Correct the name, or add the tracker to TrainerParts::trackers."));
+}
+
 // One overload for each provider: std::visit does not compile if one is missing.
 struct Build {
-  const Logger& logger;
+  const TrackerFactories& own;
 
   TrackerPtr operator()(const NullTrackerConfig&) const { return std::make_unique<NullTracker>(); }
-  TrackerPtr operator()(const LogTrackerConfig&) const { return std::make_unique<LogTracker>(logger); }
+  TrackerPtr operator()(const LogTrackerConfig&) const { return std::make_unique<LogTracker>(); }
   TrackerPtr operator()(const JsonlTrackerConfig& config) const { return std::make_unique<JsonlTracker>(config.path); }
   TrackerPtr operator()(const TensorboardTrackerConfig& config) const {
     return std::make_unique<TensorboardTracker>(config.log_dir);
   }
-  TrackerPtr operator()(const AimTrackerConfig& config) const { return refuse(config); }
-  TrackerPtr operator()(const WandbTrackerConfig& config) const { return refuse(config); }
-  TrackerPtr operator()(const MlflowTrackerConfig& config) const { return refuse(config); }
-  TrackerPtr operator()(const MultiTrackerConfig& config) const {
-    std::vector<std::shared_ptr<const Tracker>> trackers;
-    for (const auto& one : config.trackers) trackers.push_back(std::visit(*this, one));
-    return std::make_unique<MultiTracker>(std::move(trackers));
-  }
-
-  template <class Config>
-  [[noreturn]] static TrackerPtr refuse(const Config&) {
-    throw ConfigError(
-        cat("[tracker::build_tracker] expected one of the providers null, log, jsonl, tensorboard, multi, got '",
-            Config::kTag.value, "', which is not built in this version. Use tensorboard or jsonl."));
-  }
+  TrackerPtr operator()(const AimTrackerConfig& config) const { return std::make_unique<HelperTracker>(config); }
+  TrackerPtr operator()(const WandbTrackerConfig& config) const { return std::make_unique<HelperTracker>(config); }
+  TrackerPtr operator()(const MlflowTrackerConfig& config) const { return std::make_unique<HelperTracker>(config); }
+  TrackerPtr operator()(const CustomTrackerConfig& config) const { return build_custom(config, own); }
 };
+
+template <class Config>
+TrackerPtr build_guarded(const Config& config, const TrackerFactories& own) {
+  return std::make_unique<GuardedTracker>(Build{own}(config), std::string(Config::kTag.value));
+}
+
+TrackerPtr build_all(const MultiTrackerConfig& config, const TrackerFactories& own) {
+  std::vector<std::shared_ptr<const Tracker>> trackers;
+  for (const auto& one : config.trackers) {
+    trackers.push_back(std::visit([&](const auto& of_one) { return build_guarded(of_one, own); }, one));
+  }
+  return std::make_unique<MultiTracker>(std::move(trackers));
+}
 
 }  // namespace
 
-std::unique_ptr<Tracker> build_tracker(const TrackerConfig& config, const Logger& logger) {
-  return std::visit(Build{logger}, config);
+std::unique_ptr<Tracker> build_tracker(const TrackerConfig& config, const TrackerFactories& own) {
+  return std::visit(
+      [&]<class Config>(const Config& one) {
+        if constexpr (std::is_same_v<Config, MultiTrackerConfig>) {
+          return build_all(one, own);
+        } else {
+          return build_guarded(one, own);
+        }
+      },
+      config);
 }
 
 }  // namespace d9d

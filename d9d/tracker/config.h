@@ -12,6 +12,8 @@
 #include <variant>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "d9d/base/enum_names.h"
 #include "d9d/base/record.h"
 
@@ -47,18 +49,22 @@ struct TensorboardTrackerConfig {
   }
 };
 
+// Aim, by its SDK in a helper process, as W&B and MLflow are.
 struct AimTrackerConfig {
-  std::string repo = {};                       // path or address of the Aim repository
-  bool log_system_params = true;               // packages, environment and hardware
-  bool capture_terminal_logs = true;           // what the program prints
-  std::int64_t system_tracking_interval = 10;  // seconds
+  std::string repo = {};                              // path or address of the Aim repository
+  bool log_system_params = true;                      // packages, environment and hardware
+  bool capture_terminal_logs = true;                  // what the helper process prints
+  std::int64_t system_tracking_interval = 10;         // seconds
+  std::optional<std::filesystem::path> python = {};   // interpreter that has aim; null: that of `make trackers`
+  std::filesystem::path spool_dir = "tracker_spool";  // folder of values that the SDK did not take in time
 
   static constexpr Tag kTag = {"provider", "aim"};
   static constexpr auto fields() {
     using Aim = AimTrackerConfig;
     return record<Aim>(required("repo", &Aim::repo), defaulted("log_system_params", &Aim::log_system_params),
                        defaulted("capture_terminal_logs", &Aim::capture_terminal_logs),
-                       defaulted("system_tracking_interval", &Aim::system_tracking_interval, at_least(1)));
+                       defaulted("system_tracking_interval", &Aim::system_tracking_interval, at_least(1)),
+                       defaulted("python", &Aim::python), defaulted("spool_dir", &Aim::spool_dir));
   }
 };
 
@@ -69,13 +75,15 @@ constexpr auto enum_names(WandbMode) {
 
 // Weights & Biases.
 struct WandbTrackerConfig {
-  std::string project = {};                       // which the run belongs to
-  std::optional<std::string> entity = {};         // user or team; null: the account's default
-  std::optional<std::string> group = {};          // of runs; null: none
-  std::vector<std::string> tags = {};             // of the run
-  WandbMode mode = WandbMode::kOnline;            // offline: files only
-  std::optional<std::filesystem::path> dir = {};  // folder of its files; null: wandb's own
-  bool capture_terminal_logs = false;             // what the program prints
+  std::string project = {};                           // which the run belongs to
+  std::optional<std::string> entity = {};             // user or team; null: the account's default
+  std::optional<std::string> group = {};              // of runs; null: none
+  std::vector<std::string> tags = {};                 // of the run
+  WandbMode mode = WandbMode::kOnline;                // offline: files only
+  std::optional<std::filesystem::path> dir = {};      // folder of its files; null: wandb's own
+  bool capture_terminal_logs = false;                 // what the helper process prints
+  std::optional<std::filesystem::path> python = {};   // interpreter that has wandb; null: that of `make trackers`
+  std::filesystem::path spool_dir = "tracker_spool";  // folder of values that the SDK did not take in time
 
   static constexpr Tag kTag = {"provider", "wandb"};
   static constexpr auto fields() {
@@ -83,24 +91,42 @@ struct WandbTrackerConfig {
     return record<Wandb>(required("project", &Wandb::project), defaulted("entity", &Wandb::entity),
                          defaulted("group", &Wandb::group), defaulted("tags", &Wandb::tags),
                          defaulted("mode", &Wandb::mode), defaulted("dir", &Wandb::dir),
-                         defaulted("capture_terminal_logs", &Wandb::capture_terminal_logs));
+                         defaulted("capture_terminal_logs", &Wandb::capture_terminal_logs),
+                         defaulted("python", &Wandb::python), defaulted("spool_dir", &Wandb::spool_dir));
   }
 };
 
+// MLflow. It has no histograms.
 struct MlflowTrackerConfig {
-  std::string experiment = {};                   // created if absent
-  std::optional<std::string> tracking_uri = {};  // address of the server or the files; null: MLflow's own default
+  std::string experiment = {};                        // created if absent
+  std::optional<std::string> tracking_uri = {};       // address of the server or the files; null: MLflow's own default
+  std::optional<std::filesystem::path> python = {};   // interpreter that has mlflow; null: that of `make trackers`
+  std::filesystem::path spool_dir = "tracker_spool";  // folder of values that the SDK did not take in time
 
   static constexpr Tag kTag = {"provider", "mlflow"};
   static constexpr auto fields() {
-    return record<MlflowTrackerConfig>(required("experiment", &MlflowTrackerConfig::experiment),
-                                       defaulted("tracking_uri", &MlflowTrackerConfig::tracking_uri));
+    using Mlflow = MlflowTrackerConfig;
+    return record<Mlflow>(required("experiment", &Mlflow::experiment), defaulted("tracking_uri", &Mlflow::tracking_uri),
+                          defaulted("python", &Mlflow::python), defaulted("spool_dir", &Mlflow::spool_dir));
+  }
+};
+
+// A tracker of the program, by its name in TrainerParts::trackers.
+struct CustomTrackerConfig {
+  std::string name = {};                              // in the program's list
+  nlohmann::json options = nlohmann::json::object();  // any object; goes to the tracker
+
+  static constexpr Tag kTag = {"provider", "custom"};
+  static constexpr auto fields() {
+    return record<CustomTrackerConfig>(required("name", &CustomTrackerConfig::name),
+                                       defaulted("options", &CustomTrackerConfig::options));
   }
 };
 
 template <class... More>
-using TrackerVariant = std::variant<NullTrackerConfig, LogTrackerConfig, JsonlTrackerConfig, TensorboardTrackerConfig,
-                                    AimTrackerConfig, WandbTrackerConfig, MlflowTrackerConfig, More...>;
+using TrackerVariant =
+    std::variant<NullTrackerConfig, LogTrackerConfig, JsonlTrackerConfig, TensorboardTrackerConfig, AimTrackerConfig,
+                 WandbTrackerConfig, MlflowTrackerConfig, CustomTrackerConfig, More...>;
 
 // Writes every value to each of several trackers.
 struct MultiTrackerConfig {

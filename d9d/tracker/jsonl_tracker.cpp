@@ -1,6 +1,5 @@
 #include "d9d/tracker/jsonl_tracker.h"
 
-#include <cmath>
 #include <fstream>
 #include <system_error>
 #include <utility>
@@ -11,27 +10,10 @@
 #include "d9d/base/io/append_file.h"
 #include "d9d/base/io/folder_lock.h"
 #include "d9d/tracker/run_info.h"
+#include "d9d/tracker/value_json.h"
 
 namespace d9d {
 namespace {
-
-constexpr double kMaxExactInteger = 9007199254740992;  // 2^53
-
-// The shortest digits that parse to the same double. JSON has neither NaN nor infinities: they are written as strings.
-nlohmann::ordered_json number(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
-  const bool is_integer = value == std::trunc(value) && std::abs(value) <= kMaxExactInteger;
-  if (is_integer && !(value == 0 && std::signbit(value))) return static_cast<std::int64_t>(value);
-  return value;
-}
-
-nlohmann::ordered_json to_json(const TrackerValue& value) {
-  if (const double* scalar = std::get_if<double>(&value)) return number(*scalar);
-  auto counts = nlohmann::ordered_json::array();
-  for (const double count : std::get<CountHistogram>(value).counts) counts.push_back(number(count));
-  return counts;
-}
 
 void check(const std::error_code& error, std::string_view action, const std::filesystem::path& path) {
   D9D_CHECK(!error, IoError, "[tracker::jsonl] expected to ", action, " '", path.string(), "', got: ", error.message(),
@@ -87,7 +69,7 @@ class JsonlRun final : public TrackerRun {
   void do_write(const TrackerPoint& point, const TrackerValue& value) override {
     if (!line_.empty() && point.step != last_step_) do_flush();
     line_["step"] = last_step_ = point.step;
-    line_[point.context == context_ ? point.name : series_name(point)] = to_json(value);
+    line_[point.context == context_ ? point.name : series_name(point)] = value_json(value);
   }
   void do_flush() override {
     if (!line_.empty()) file_.write(std::exchange(line_, nlohmann::ordered_json::object()).dump() + '\n');

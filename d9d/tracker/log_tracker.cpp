@@ -43,10 +43,8 @@ class LogRun final : public TrackerRun {
 
 }  // namespace
 
-LogTracker::LogTracker(Logger logger) : logger_(std::move(logger)) {}
-
 std::unique_ptr<TrackerRun> LogTracker::open(const RunInfo& info) const {
-  return std::make_unique<LogRun>(logger_, info.name);
+  return std::make_unique<LogRun>(info.log, info.name);
 }
 
 }  // namespace d9d

@@ -1,7 +1,7 @@
 // Prints scalars to a logger, one line for each value: "step 3 (stage=train): loss=2.5", with six significant digits.
 //
 // Example
-//   const auto run = d9d::LogTracker(logger).open({.name = "pretrain"});
+//   const auto run = d9d::LogTracker().open({.name = "pretrain", .log = logger});
 //   run->write({.name = "loss", .step = 3}, 2.5);  // [d9d] [rank:0] 12:34:56 - INFO - step 3: loss=2.5
 //
 // Histograms are not printed.
@@ -9,18 +9,13 @@
 
 #include <memory>
 
-#include "d9d/base/log.h"
 #include "d9d/tracker/tracker.h"
 
 namespace d9d {
 
 class LogTracker final : public Tracker {
  public:
-  explicit LogTracker(Logger logger);
   [[nodiscard]] std::unique_ptr<TrackerRun> open(const RunInfo& info) const override;
-
- private:
-  Logger logger_;
 };
 
 }  // namespace d9d

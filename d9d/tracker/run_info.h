@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "d9d/base/log.h"
 #include "d9d/tracker/tracker.h"
 
 namespace d9d {
@@ -22,6 +23,7 @@ struct RunInfo {
   TrackerContext context = {{"stage", "train"}};                      // of most points; flat files need not repeat it
   nlohmann::ordered_json resume_state = nullptr;  // TrackerRun::state() of the run to resume. The state of another
                                                   // kind of tracker counts as none: the run is fresh
+  Logger log = Logger();                          // where trackers print and warn
 };
 
 // The state of trackers that resume after their last step: {"last_step": n}.

@@ -37,7 +37,12 @@ struct CountHistogram {
   std::vector<double> counts;
 };
 
-using TrackerValue = std::variant<double, CountHistogram>;
+// A text; Markdown where the tracker shows that.
+struct TrackerText {
+  std::string text;
+};
+
+using TrackerValue = std::variant<double, CountHistogram, TrackerText>;
 
 enum class RunOutcome { kCompleted, kFailed };
 

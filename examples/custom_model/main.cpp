@@ -18,6 +18,8 @@
 #include "d9d/loop/task/shard_over_data.h"
 #include "d9d/modules/adopt.h"
 
+#include "csv_tracker.h"
+
 namespace {
 
 // A plain struct that lists its fields. Unknown and missing keys and wrong values are refused.
@@ -162,7 +164,8 @@ void train(const Config& config, d9d::DistContext& context) {
                                .data = data,
                                .optimizer = optimizer,
                                .lr_scheduler = lr_scheduler,
-                               .evaluation = {{"unseen", &unseen}}});
+                               .evaluation = {{"unseen", &unseen}},
+                               .trackers = {{"csv", make_csv_tracker}}});
   if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
   if (!config.export_to.empty()) trainer.export_to(config.export_to);
   if (context.is_main_process() && task.early_stop.best > 0)

@@ -37,8 +37,6 @@
 #include "d9d/parallelism/fsdp/parallelize_fsdp.h"
 #include "d9d/parallelism/replicate/parallelize_replicate.h"
 #include "d9d/testing/ranks.h"
-#include "d9d/tracker/run_info.h"
-#include "d9d/tracker/tracker.h"
 
 namespace pages {
 
@@ -153,42 +151,6 @@ void initialise_late() {
   model->materialize(at::kCPU);               // storage with undefined values
   model->reset_parameters(/*base_seed=*/42);  // values
   model->check_initialized();                 // StateError that lists what has no value
-}
-
-// docs/trackers.md
-class CsvRun final : public d9d::TrackerRun {
- public:
-  explicit CsvRun(const std::filesystem::path& path) : file_(path) {}
-  ~CsvRun() override { close_in_destructor(); }  // closes as failed when an exception ends the run
-
- private:
-  void do_write(const d9d::TrackerPoint& point, const d9d::TrackerValue& value) override {
-    if (const double* scalar = std::get_if<double>(&value)) {
-      file_.write(d9d::cat(point.step, ',', d9d::series_name(point), ',', *scalar, '\n'));
-    }
-  }
-  d9d::AppendFile file_;
-};
-
-class CsvTracker final : public d9d::Tracker {
- public:
-  std::unique_ptr<d9d::TrackerRun> open(const d9d::RunInfo&) const override {
-    return std::make_unique<CsvRun>("run/metrics.csv");
-  }
-};
-
-template <class MyTypes>
-void train_with_own_tracker(const d9d::DistContext& context, const TrainerConfig& config, TrainTask<MyTypes>& task,
-                            ModelProvider<MyTypes>& model, DataProvider<typename MyTypes::Batch>& data,
-                            OptimizerProvider& optimizer, LearningRateSchedulerProvider& lr_scheduler) {
-  d9d::Trainer<MyTypes> trainer(context, config,
-                                {.task = task,
-                                 .model = model,
-                                 .data = data,
-                                 .optimizer = optimizer,
-                                 .lr_scheduler = lr_scheduler,
-                                 .tracker = std::make_shared<CsvTracker>()});
-  trainer.train();
 }
 
 // docs/training.md

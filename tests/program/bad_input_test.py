@@ -8,7 +8,7 @@ import struct
 import time
 from pathlib import Path
 
-from program_job import SECONDS, VOCABULARY, ProgramTest, main
+from program_job import REPOSITORY, SECONDS, VOCABULARY, ProgramTest, main
 
 
 class BadInput(ProgramTest):
@@ -35,7 +35,8 @@ class BadInput(ProgramTest):
             "optimiser": ('optimizer={"name": "sgd", "lr": 0.1}', ["optimizer.name", "sgd", "adamw"]),
             "profiling": ('trainer.profiling={"traces_dir": "t", "period_steps": 2, "warmup_steps": 2, '
                           '"active_steps": 1}', ["trainer.profiling", "warmup_steps + active_steps"]),
-            "tracker of a service": ('trainer.logging.tracker={"provider": "wandb", "project": "p"}', ["wandb"]),
+            "tracker of a service": ('trainer.logging.tracker={"provider": "wandb", "project": "p", '
+                                     f'"python": "{REPOSITORY}/.venv/bin/python"}}', ["wandb", "make trackers"]),
             "override into nothing": ("trainer.schedule.total_steps.x=5", ["trainer.schedule.total_steps"]),
             "override beyond a list": ("lr_scheduler.scheduler.phases.7.steps=5", ["phases", "7"]),
         }

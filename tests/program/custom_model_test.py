@@ -57,6 +57,23 @@ class CustomModel(ProgramTest):
                     difference = (tensor - expected[name]).abs().max()
                     self.assertLessEqual(difference, TOLERANCE * expected[name].abs().max() if mesh else 0, name)
 
+    def test_its_own_tracker_is_chosen_in_the_file(self):
+        losses = [step["loss"] for step in self.steps()]
+        path = Path(tempfile.mkdtemp()) / "metrics.csv"
+        chosen = json.dumps({"provider": "custom", "name": "csv", "options": {"path": str(path)}})
+        result, _ = self.run_example(f"trainer.logging.tracker={chosen}")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        rows = [line.split(",") for line in path.read_text().splitlines()]
+        written = [float(value) for _, name, value in rows if name == "train/loss"]
+        self.assertEqual(len(written), len(losses))
+        for ours, expected in zip(written, losses, strict=True):
+            self.assertAlmostEqual(ours, expected, delta=1e-5 * expected)  # printed with six digits
+
+        for changed, words in ({"name": "cvs"}, ("'csv'", "'cvs'")), ({"options": {"pth": "a"}}, ("options.pth",)):
+            chosen = json.dumps({"provider": "custom", "name": "csv", "options": {"path": "a"}, **changed})
+            refused, _ = self.run_example(f"trainer.logging.tracker={chosen}")
+            self.assert_one_error(refused, *words)
+
     def test_ranks_that_do_not_divide_a_step_are_refused(self):
         result, _ = self.run_example("mesh.data_parallel_replicate=3")
         self.assert_one_error(result, "global_batch_size")

@@ -244,6 +244,7 @@ def trainer_rows():
     hangs = "test_a_rank_that_hangs_ends_the_job_in_time_and_is_named"
     graphs = "tests/loop/step/step_graphs_test.cpp"
     evaluation = "tests/loop/run/evaluation_test.cpp"
+    helper = "tests/tracker/helper/helper_tracker_test.cpp"
     best_evaluation = "tests/loop/run/best_evaluation_test.cpp"
     spikes = "tests/loop/run/spikes_test.cpp"
     evaluated = {"kind": "tokens", "path": "tokens.bin", "dtype": "uint8", "sequence_length": 32, "global_batch_size": 8,
@@ -262,10 +263,10 @@ def trainer_rows():
         f"{tracker}[tensorboard].log_dir": Row("new", look=lambda without, with_it: any(
             name.startswith("new/events") for name in with_it.files), given={
                 tracker: {"provider": "tensorboard", "log_dir": "old"}}),
-        f"{tracker}[aim]": Row({"provider": "aim", "repo": "a"}, look=unbuilt(f"{tracker}.provider"), at=tracker),
-        f"{tracker}[wandb]": Row({"provider": "wandb", "project": "a"}, look=unbuilt(f"{tracker}.provider"), at=tracker),
-        f"{tracker}[mlflow]": Row({"provider": "mlflow", "experiment": "a"}, look=unbuilt(f"{tracker}.provider"),
-                                  at=tracker),
+        f"{tracker}[aim]": tests(helper, "Hands_every_kind_of_value_to_aim"),
+        f"{tracker}[wandb]": tests(helper, "Groups_values_by_step_for_wandb"),
+        f"{tracker}[mlflow]": tests(helper, "Writes_scalars_texts_and_parameters_to_mlflow"),
+        f"{tracker}[custom]": tests("tests/program/custom_model_test.py", "test_its_own_tracker_is_chosen_in_the_file"),
         f"{tracker}[multi].trackers": Row([{"provider": "jsonl", "path": "c.jsonl"}], look=file("c.jsonl")),
         "trainer.logging.max_pending_steps": tests("tests/loop/run/step_log_test.cpp",
                                                    "Lags_behind_as_many_steps_as_is_configured"),

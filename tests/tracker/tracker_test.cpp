@@ -8,6 +8,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/tracker/build_tracker.h"
+#include "d9d/tracker/guarded_tracker.h"
 #include "d9d/tracker/log_tracker.h"
 #include "d9d/tracker/multi_tracker.h"
 #include "d9d/tracker/null_tracker.h"
@@ -117,7 +118,7 @@ TEST(NullTracker, Accepts_everything_and_has_an_empty_state) {
 TEST(LogTracker, Prints_scalars_with_six_digits_and_their_context) {
   std::vector<std::string> lines;
   const Logger logger({.sink = [&](std::string_view line) { lines.emplace_back(line); }});
-  const auto run = LogTracker(logger).open({.name = "a"});
+  const auto run = LogTracker().open({.name = "a", .log = logger});
   run->write({.name = "loss", .step = 3, .context = {{"stage", "train"}, {"dataset", "c4"}}}, 2.3456789);
   run->write({.name = "lr", .step = 4}, 3e-7);
   run->write({.name = "experts", .step = 4}, CountHistogram{{1, 2}});
@@ -174,29 +175,95 @@ TEST(MultiTracker, Starts_fresh_from_the_state_of_another_tracker) {
   EXPECT_THAT(first, ElementsAre("open a null"));
 }
 
-class RefusedTracker : public ::testing::TestWithParam<std::pair<std::string, TrackerConfig>> {};
-INSTANTIATE_TEST_SUITE_P(Providers, RefusedTracker,
-                         ::testing::Values(std::pair{"aim", TrackerConfig(AimTrackerConfig{})},
-                                           std::pair{"wandb", TrackerConfig(WandbTrackerConfig{})},
-                                           std::pair{"mlflow", TrackerConfig(MlflowTrackerConfig{})}),
-                         [](const auto& provider) { return provider.param.first; });
-
-TEST_P(RefusedTracker, Is_named_together_with_what_to_use_instead) {
-  try {
-    (void)build_tracker(GetParam().second, Logger());
-    FAIL() << "no error";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr('\'' + GetParam().first + '\''), HasSubstr("not built in this version"),
-                                    HasSubstr("Use tensorboard or jsonl")));
-  }
-}
-
 TEST(BuildTracker, Builds_a_tracker_of_trackers_that_prints_to_the_logger) {
   std::vector<std::string> lines;
   const Logger logger({.sink = [&](std::string_view line) { lines.emplace_back(line); }});
   const MultiTrackerConfig config{.trackers = {NullTrackerConfig{}, LogTrackerConfig{}}};
-  build_tracker(config, logger)->open({.name = "a"})->write({.name = "loss", .step = 1}, 2.0);
+  build_tracker(config)->open({.name = "a", .log = logger})->write({.name = "loss", .step = 1}, 2.0);
   EXPECT_THAT(lines, ElementsAre(EndsWith("step 1: loss=2"), EndsWith("run 'a' failed")));
+}
+
+TEST(BuildTracker, Builds_one_of_the_program_by_its_name_and_options) {
+  std::vector<std::string> notes;
+  const TrackerFactories own = {{"noting", [&](const nlohmann::json& options) {
+                                   notes.push_back(options.dump());
+                                   return std::make_unique<NotingTracker>(notes);
+                                 }}};
+  const CustomTrackerConfig custom{.name = "noting", .options = {{"path", "a.csv"}}};
+  build_tracker(MultiTrackerConfig{.trackers = {NullTrackerConfig{}, custom}}, own)->open({.name = "a"});
+  EXPECT_THAT(notes, ElementsAre(R"({"path":"a.csv"})", "open a null", "close failed"));
+}
+
+TEST(BuildTracker, Lists_the_trackers_of_the_program_when_the_name_is_none) {
+  const TrackerFactories own = {{"csv", {}}, {"noting", {}}};
+  EXPECT_THAT([&] { (void)build_tracker(CustomTrackerConfig{.name = "cvs"}, own); },
+              ::testing::ThrowsMessage<ConfigError>(AllOf(HasSubstr("'csv', 'noting'"), HasSubstr("'cvs'"))));
+  EXPECT_THAT([&] { (void)build_tracker(CustomTrackerConfig{.name = "csv"}); },
+              ::testing::ThrowsMessage<ConfigError>(HasSubstr("which has none")));
+}
+
+// ---- A tracker that fails. ----
+
+class Guarded : public ::testing::Test {
+ protected:
+  [[nodiscard]] std::unique_ptr<TrackerRun> open(const std::string& failing_call) {
+    const GuardedTracker tracker(std::make_shared<NotingTracker>(notes_, failing_call), "noting");
+    return tracker.open(
+        {.name = "a", .log = Logger({.sink = [this](std::string_view line) { warnings_.emplace_back(line); }})});
+  }
+  void expect_one_warning(const std::string& reason) {
+    EXPECT_THAT(warnings_, ElementsAre(AllOf(HasSubstr("WARNING"), HasSubstr("'noting'"), EndsWith(": " + reason))));
+  }
+
+  std::vector<std::string> notes_;
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(Guarded, Passes_everything_on_to_a_tracker_that_works) {
+  const auto run = open("");
+  run->write({.name = "loss"}, 1.0);
+  run->flush();
+  EXPECT_EQ(run->state().dump(), R"({"writes":1})");
+  run->close(RunOutcome::kCompleted);
+  EXPECT_THAT(notes_, ElementsAre("open a null", "write loss", "flush", "close completed"));
+  EXPECT_TRUE(warnings_.empty());
+}
+
+TEST_F(Guarded, Is_left_alone_after_its_first_failure_and_keeps_the_state_of_the_last_flush) {
+  const auto run = open("write lr");
+  run->write({.name = "loss"}, 1.0);
+  run->flush();
+  run->write({.name = "lr"}, 1.0);
+  run->write({.name = "loss"}, 2.0);
+  run->flush();
+  EXPECT_EQ(run->state().dump(), R"({"writes":1})");
+  run->close(RunOutcome::kCompleted);
+  EXPECT_THAT(notes_, ElementsAre("open a null", "write loss", "flush", "write lr"));
+  expect_one_warning("write lr");
+}
+
+TEST_F(Guarded, May_fail_to_flush_and_to_close) {
+  EXPECT_NO_THROW(open("flush")->flush());
+  expect_one_warning("flush");
+  warnings_.clear();
+  EXPECT_NO_THROW(open("close completed")->close(RunOutcome::kCompleted));
+  expect_one_warning("close completed");
+}
+
+TEST_F(Guarded, On_a_full_disk_warns_once_and_names_the_file) {
+  const JsonlTrackerConfig config{.path = "/dev/full"};
+  const auto run = build_tracker(config)->open(
+      {.name = "a", .log = Logger({.sink = [this](std::string_view line) { warnings_.emplace_back(line); }})});
+  for (std::int64_t step = 0; step < 3; ++step) {
+    run->write({.name = "loss", .step = step}, 1.0);
+    run->flush();
+  }
+  run->close(RunOutcome::kCompleted);
+  EXPECT_THAT(warnings_, ElementsAre(AllOf(HasSubstr("'jsonl'"), HasSubstr("/dev/full"))));
+}
+
+TEST_F(Guarded, Still_fails_to_open_a_wrong_path) {
+  EXPECT_THROW((void)build_tracker(JsonlTrackerConfig{.path = "/dev/null/a"})->open({.name = "a"}), IoError);
 }
 
 }  // namespace

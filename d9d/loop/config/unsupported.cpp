@@ -23,24 +23,10 @@ void refuse_schedule(const PipelineScheduleConfig& schedule) {
   refuse("trainer.pipelining.schedule", write_record(schedule), "training without a backward pass is", "Use gpipe.");
 }
 
-void refuse_tracker(const auto& tracker) {
-  std::visit(
-      []<class T>(const T& config) {
-        if constexpr (is_one_of<T, AimTrackerConfig, WandbTrackerConfig, MlflowTrackerConfig>()) {
-          refuse("trainer.logging.tracker.provider", T::kTag.value, "this tracker is",
-                 "Use 'tensorboard', 'jsonl', 'log', 'multi' or 'null'.");
-        } else if constexpr (is_one_of<T, MultiTrackerConfig>()) {
-          for (const auto& inner : config.trackers) refuse_tracker(inner);
-        }
-      },
-      tracker);
-}
-
 }  // namespace
 
 void refuse_unsupported(const TrainerConfig& trainer) {
   refuse_schedule(trainer.pipelining.schedule);
-  refuse_tracker(trainer.logging.tracker);
   const auto& dtype = trainer.gradient_manager.grad_dtype;
   if (dtype && *dtype != Dtype::kFloat32 && *dtype != Dtype::kBFloat16) {
     refuse("trainer.gradient_manager.grad_dtype", enum_name(*dtype), "accumulating gradients in this dtype is",

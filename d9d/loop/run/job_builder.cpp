@@ -13,6 +13,7 @@
 #include "d9d/loop/graphs/warm_up.h"
 #include "d9d/loop/job/model_builder.h"
 #include "d9d/loop/measure/auto_schedule.h"
+#include "d9d/loop/run/job_tracker.h"
 #include "d9d/loop/run/step_profiler.h"
 #include "d9d/loop/step/local_stages.h"
 #include "d9d/loop/task/train_events.h"
@@ -100,6 +101,8 @@ PipelineSchedule JobBuilder::pipeline_of(const TrainerConfig& config) const {
 
 TrainingJob JobBuilder::build(const TrainerConfig& given) {
   check(given);
+  // Before the warm-up, which is the first use of a GPU: it starts processes that import while the model is built.
+  const auto tracker = job_tracker(context_, given.logging, parts_.trackers, parts_.tracker);
   warm_up_ = start_warm_up(context_.device());
   std::unique_ptr<EventBus> events = announce();
   const JobSchedule schedule = open_data(given, *events);
@@ -162,7 +165,7 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
           .hparams = {},
           .tracker_state = nullptr,
           .flops_per_token = parts_.model.flops_per_token(),
-          .tracker = parts_.tracker};
+          .tracker = tracker};
 }
 
 void JobBuilder::load_state(TrainingJob& job) {

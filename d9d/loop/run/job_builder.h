@@ -20,6 +20,7 @@
 #include "d9d/loop/task/providers.h"
 #include "d9d/loop/task/task.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
+#include "d9d/tracker/build_tracker.h"
 
 namespace d9d {
 
@@ -30,6 +31,7 @@ struct JobParts {
   OptimizerProvider& optimizer;
   LearningRateSchedulerProvider& lr_scheduler;
   std::shared_ptr<const Tracker> tracker;
+  TrackerFactories trackers;
   std::optional<PipelineSchedule> pipeline_schedule;
 };
 [[nodiscard]] nlohmann::json hparams_of(const JobParts& parts);  // those of task and model

@@ -13,9 +13,6 @@
 #include "d9d/core/device/torch_version.h"
 #include "d9d/loop/step/local_stages.h"
 #include "d9d/metrics/reduce_metrics.h"
-#include "d9d/tracker/build_tracker.h"
-#include "d9d/tracker/multi_tracker.h"
-#include "d9d/tracker/null_tracker.h"
 #include "d9d/tracker/run_info.h"
 
 namespace d9d {
@@ -35,19 +32,12 @@ std::string first_of(const std::vector<std::string>& names) {
   return names.size() <= kMost ? text : cat(text, " and ", names.size() - kMost, " more");
 }
 
-RunInfo run_info(const TrainingJob& job) {
+RunInfo run_info(const TrainingJob& job, const Logger& log) {
   return {.name = job.config.run.name,
           .description = job.config.run.description.value_or(""),
           .hparams = {{"run", job.config.run.hparams}, {"params", job.hparams}},
-          .resume_state = job.tracker_state};
-}
-
-// Only the main process writes to trackers.
-std::unique_ptr<TrackerRun> open_run(const TrainingJob& job, const Logger& log) {
-  if (!job.context.is_main_process()) return NullTracker().open(run_info(job));
-  std::unique_ptr<Tracker> configured = build_tracker(job.config.logging.tracker, log);
-  if (job.tracker == nullptr) return configured->open(run_info(job));
-  return MultiTracker({std::move(configured), job.tracker}).open(run_info(job));
+          .resume_state = job.tracker_state,
+          .log = log};
 }
 
 }  // namespace
@@ -72,7 +62,7 @@ StepLog::StepLog(const TrainingJob& job)
     : job_(job),
       bar_({.label = "train", .total = job.schedule.total_steps(), .initial = job.schedule.current_step()}),
       log_(job.context.log().with_sink(bar_.sink())),
-      run_(open_run(job, log_)),
+      run_(job.tracker->open(run_info(job, log_))),
       statistics_(job.context.mesh(MeshDomain::kRegular).slice({"pp"})),
       costs_(job.context, job.flops_per_token),
       copies_(job.context.device()),

@@ -32,6 +32,8 @@ struct TrainerParts {
   // A custom tracker (docs/trackers.md), in addition to the one of trainer.logging.tracker; null: none. It is opened on
   // the main process.
   std::shared_ptr<const Tracker> tracker;
+  // Trackers that a job's file may choose, by their names in {"provider": "custom", "name": ...}.
+  TrackerFactories trackers = {};
   // A custom pipeline schedule (docs/pipelining.md) in place of trainer.pipelining.schedule, which must then be left
   // out.
   std::optional<PipelineSchedule> pipeline_schedule = std::nullopt;
@@ -51,6 +53,7 @@ class Trainer : public TrainerBase {
                      .optimizer = parts.optimizer,
                      .lr_scheduler = parts.lr_scheduler,
                      .tracker = parts.tracker,
+                     .trackers = parts.trackers,
                      .pipeline_schedule = parts.pipeline_schedule},
                     std::make_unique<TypedTask<Types>>(parts.task, parts.model, parts.data, parts.evaluation)) {}
 };

@@ -78,7 +78,7 @@ struct TrainingJob {
   const std::shared_ptr<StopRequest> stop = std::make_shared<StopRequest>();
   const std::shared_ptr<OffloadList> offloads = std::make_shared<OffloadList>();  // parts that sleep with the job
   const std::optional<double> flops_per_token = {};                               // AnyModelProvider::flops_per_token()
-  const std::shared_ptr<const Tracker> tracker;  // a custom one, beside the configured one; null: none
+  const std::shared_ptr<const Tracker> tracker;                                   // job_tracker()
 };
 
 }  // namespace d9d

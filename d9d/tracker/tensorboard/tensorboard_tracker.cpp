@@ -70,8 +70,10 @@ class TensorboardRun final : public TrackerRun {
     last_step_ = point.step;
     if (const double* scalar = std::get_if<double>(&value)) {
       add(scalar_event(stamp(point.step), series_name(point), *scalar));
+    } else if (const auto* histogram = std::get_if<CountHistogram>(&value)) {
+      add(histogram_event(stamp(point.step), series_name(point), histogram->counts));
     } else {
-      add(histogram_event(stamp(point.step), series_name(point), std::get<CountHistogram>(value).counts));
+      add(text_event(stamp(point.step), series_name(point), std::get<TrackerText>(value).text));
     }
   }
   void do_flush() override { file_.write(std::exchange(pending_, {})); }

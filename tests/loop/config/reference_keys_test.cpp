@@ -124,15 +124,11 @@ const std::vector<Key> kOfTraining = {
     {"trainer.logging.tracker", R"({"provider": "tensorboard", "log_dir": "a"})"},
     {.path = "trainer.logging.tracker",
      .value = R"({"provider": "aim", "repo": "a", "log_system_params": false, "capture_terminal_logs": false,
-                  "system_tracking_interval": 5})",
-     .refused_with = R"(trainer.logging.tracker.provider = "aim")"},
+                  "system_tracking_interval": 5})"},
     {.path = "trainer.logging.tracker",
      .value = R"({"provider": "wandb", "project": "a", "entity": "b", "group": "c", "tags": ["d"], "mode": "offline",
-                  "dir": "e", "capture_terminal_logs": true})",
-     .refused_with = R"(trainer.logging.tracker.provider = "wandb")"},
-    {.path = "trainer.logging.tracker",
-     .value = R"({"provider": "mlflow", "experiment": "a", "tracking_uri": "b"})",
-     .refused_with = R"(trainer.logging.tracker.provider = "mlflow")"},
+                  "dir": "e", "capture_terminal_logs": true})"},
+    {.path = "trainer.logging.tracker", .value = R"({"provider": "mlflow", "experiment": "a", "tracking_uri": "b"})"},
     {"trainer.pipelining.schedule", R"({"schedule": "gpipe"})"},
     {"trainer.pipelining.schedule", R"({"schedule": "looped_bfs", "num_stages_per_rank": 4})"},
     {"trainer.pipelining.schedule", R"({"schedule": "1f1b", "num_stages_per_rank": 3, "zero_bubble": true})"},
@@ -259,9 +255,8 @@ TEST(FilesOf0_16, Are_read_by_the_programs_as_they_are) {
   EXPECT_EQ(inference["model_provider"], job["model_provider"]);
 }
 
-TEST(FilesOf0_16, Are_refused_for_nothing_but_the_tracker_of_the_first) {
-  const auto job = parse_record<TrainingJob>(read<TrainingJob>(file_of_0_16("pretrain.json")));
-  EXPECT_THAT(config_error_of([&] { refuse(job); }), HasSubstr("trainer.logging.tracker.provider = \"aim\""));
+TEST(FilesOf0_16, Are_refused_for_nothing) {
+  EXPECT_NO_THROW(refuse(parse_record<TrainingJob>(read<TrainingJob>(file_of_0_16("pretrain.json")))));
 }
 
 }  // namespace

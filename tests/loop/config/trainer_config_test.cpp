@@ -105,7 +105,7 @@ TEST(TrainerConfig, Refuses_a_profiling_window_longer_than_its_period) {
 TEST(TrainerConfig, Lists_the_trackers) {
   EXPECT_EQ(error_with("/logging/tracker/provider", "wandbb"),
             "[config] trainer.logging.tracker.provider: expected one of 'null', 'log', 'jsonl', 'tensorboard', 'aim', "
-            "'wandb', 'mlflow', 'multi', got \"wandbb\". Did you mean 'wandb'?");
+            "'wandb', 'mlflow', 'custom', 'multi', got \"wandbb\". Did you mean 'wandb'?");
 }
 
 TEST(TrainerConfig, Accepts_every_tracker_and_schedule) {
@@ -115,6 +115,7 @@ TEST(TrainerConfig, Accepts_every_tracker_and_schedule) {
         R"({"provider": "aim", "repo": "a", "log_system_params": false, "system_tracking_interval": 5})",
         R"({"provider": "wandb", "project": "a", "tags": ["b"], "mode": "offline", "dir": "c"})",
         R"({"provider": "mlflow", "experiment": "a", "tracking_uri": "sqlite:///a"})",
+        R"({"provider": "custom", "name": "csv", "options": {"path": "a"}})",
         R"({"provider": "multi", "trackers": [{"provider": "log"}, {"provider": "jsonl", "path": "a"}]})"}) {
     EXPECT_EQ(error_with("/logging/tracker", Json::parse(tracker)), "accepted") << tracker;
   }

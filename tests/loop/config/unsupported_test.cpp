@@ -50,18 +50,6 @@ TEST(RefuseUnbuilt, Names_each_setting_of_the_trainer) {
             "not built in this version. Use gpipe.");
 }
 
-TEST(RefuseUnbuilt, Names_a_tracker_inside_several) {
-  const std::string expected =
-      "[config] trainer.logging.tracker.provider = \"mlflow\": this tracker is not built in this version. Use "
-      "'tensorboard', 'jsonl', 'log', 'multi' or 'null'.";
-  EXPECT_EQ(error_with("/logging/tracker", R"({"provider": "mlflow", "experiment": "a"})"), expected);
-  EXPECT_EQ(
-      error_with(
-          "/logging/tracker",
-          R"({"provider": "multi", "trackers": [{"provider": "log"}, {"provider": "mlflow", "experiment": "a"}]})"),
-      expected);
-}
-
 TEST(RefuseUnbuilt, Names_the_optimiser) {
   EXPECT_EQ(config_error_of([] { refuse_unsupported(OptimizerConfig{SgdConfig{}}); }),
             "[config] optimizer.name = \"sgd\": this optimiser is not built in this version. Use 'adamw' or "

@@ -1,0 +1,60 @@
+#include "d9d/tracker/guarded_tracker.h"
+
+#include <exception>
+#include <utility>
+
+#include "d9d/tracker/run_info.h"
+
+namespace d9d {
+namespace {
+
+class GuardedRun final : public TrackerRun {
+ public:
+  GuardedRun(std::unique_ptr<TrackerRun> run, std::string name, Logger log)
+      : run_(std::move(run)), name_(std::move(name)), log_(std::move(log)), state_(run_->state()) {}
+  ~GuardedRun() override { close_in_destructor(); }
+
+  [[nodiscard]] nlohmann::ordered_json state() const override { return has_failed_ ? state_ : run_->state(); }
+
+ private:
+  void do_write(const TrackerPoint& point, const TrackerValue& value) override {
+    guard([&] { run_->write(point, value); });
+  }
+  void do_flush() override {
+    guard([&] {
+      run_->flush();
+      state_ = run_->state();
+    });
+  }
+  void do_close(RunOutcome outcome) override {
+    guard([&] { run_->close(outcome); });
+  }
+
+  template <class Work>
+  void guard(const Work& work) {
+    if (has_failed_) return;
+    try {
+      work();
+    } catch (const std::exception& error) {
+      has_failed_ = true;
+      log_.warning("the tracker '", name_, "' records nothing more in this run: ", error.what());
+    }
+  }
+
+  std::unique_ptr<TrackerRun> run_;
+  const std::string name_;
+  const Logger log_;
+  nlohmann::ordered_json state_;  // after the last flush
+  bool has_failed_ = false;
+};
+
+}  // namespace
+
+GuardedTracker::GuardedTracker(std::shared_ptr<const Tracker> tracker, std::string name)
+    : tracker_(std::move(tracker)), name_(std::move(name)) {}
+
+std::unique_ptr<TrackerRun> GuardedTracker::open(const RunInfo& info) const {
+  return std::make_unique<GuardedRun>(tracker_->open(info), name_, info.log);
+}
+
+}  // namespace d9d

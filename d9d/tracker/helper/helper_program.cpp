@@ -1,0 +1,66 @@
+#include "d9d/tracker/helper/helper_program.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "d9d/base/check.h"
+#include "d9d/tracker/helper/script.h"
+
+namespace d9d {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::chrono::seconds kForStarting{60};
+
+// The answer that has `key`, which the process must give before anything else. Otherwise returns null, and the reason
+// in `failure`.
+Json answer_with(const char* key, LineProcess& process, std::chrono::milliseconds timeout, std::string& failure) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const std::optional<std::string> line = process.receive(std::max(left, std::chrono::milliseconds(0)));
+    if (!line) {
+      failure = process.has_ended() ? process.wait_for_end(timeout) : cat("no answer within ", timeout.count(), " ms");
+      return nullptr;
+    }
+    const Json answer = Json::parse(*line, nullptr, /*allow_exceptions=*/false);
+    if (!answer.is_object()) continue;
+    if (answer.contains(key)) return answer[key];
+    for (const char* error : {"error", "failed"}) {
+      if (answer.contains(error)) {
+        failure = answer[error].get<std::string>();
+        return nullptr;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<LineProcess> HelperProgram::start() const {
+  std::string failure;
+  try {
+    auto process = std::make_unique<LineProcess>(python_command(python));
+    process->send(Json(helper_script()).dump());
+    process->send(Json{{"start", {{"provider", provider}, {"config", config}}}}.dump());
+    if (!answer_with("ready", *process, kForStarting, failure).is_null()) return process;
+  } catch (const IoError& error) {
+    failure = error.what();
+  }
+  throw ConfigError(cat(
+      "[tracker::", provider, "] expected a Python that has the package '", provider, "', got ", python, ": ", failure,
+      ". Run `make trackers` in d9d's source folder, or name another interpreter in the ", "tracker's key 'python'."));
+}
+
+Json HelperProgram::open(LineProcess& process, const Json& request) const {
+  process.send(Json{{"open", request}}.dump(-1, ' ', false, Json::error_handler_t::replace));
+  std::string failure;
+  Json opened = answer_with("opened", process, for_opening, failure);
+  D9D_CHECK(!opened.is_null(), IoError, "[tracker::", provider, "] expected to open the run ", request["name"],
+            ", got ", failure, ". Correct the tracker's keys.");
+  return opened;
+}
+
+}  // namespace d9d

@@ -1,0 +1,36 @@
+"""The part of W&B's interface that d9d uses. A run is <dir>/<run id>.jsonl."""
+
+import os
+import uuid
+
+import stub_sdk
+
+
+class Settings:
+    def __init__(self, *, console):
+        self.console = console
+
+
+class Histogram:
+    def __init__(self, *, np_histogram):
+        self.said = np_histogram
+
+
+class Run:
+    step = 0
+
+    def __init__(self, folder, run_id):
+        self.id = run_id
+        self._file = stub_sdk.RunFile(os.path.join(folder, f"{run_id}.jsonl"))
+
+    def log(self, row, *, step):
+        self._file.note("log", step, {name: getattr(value, "said", value) for name, value in row.items()})
+
+    def finish(self, *, exit_code):
+        self._file.note("finish", exit_code)
+
+
+def init(*, project, entity, group, tags, mode, dir, name, notes, config, id, resume, settings):
+    run = Run(dir, id or uuid.uuid4().hex[:8])
+    run._file.note("init", project, entity, group, tags, mode, name, notes, config, resume, settings.console)
+    return run
