@@ -16,6 +16,12 @@
 
 namespace d9d {
 
+// How the updates count of ranks that share sequences (context parallelism, the axis "cp" of metric_ranks()).
+enum class CountedBy : std::uint8_t {
+  kToken,   // each rank counts other tokens: updates add up
+  kSample,  // all of them count the same samples, with the same updates: those of one count
+};
+
 class Accumulator {
  public:
   // shape: of updates and value, the same on all ranks. Throws StateError for ReduceOp::kAvg: the mean is a quotient of
@@ -25,6 +31,8 @@ class Accumulator {
   // values: of the shape, any dtype and device; detached and copied. Throws StateError for another shape.
   void update(const at::Tensor& values);
   void reset() { value_ = at::Tensor(); }
+  // By default CountedBy::kToken. The same on all ranks, and set before the first update; see counted_by_sample().
+  void set_counted_by(CountedBy counted_by) { counted_by_ = counted_by; }
 
   // fp64, on the device of the updates, and not to be written to. Without updates 0, -inf or inf, on the CPU.
   [[nodiscard]] at::Tensor value() const { return value_on(at::kCPU); }
@@ -33,10 +41,12 @@ class Accumulator {
   [[nodiscard]] bool has_updates() const { return value_.defined(); }
   [[nodiscard]] const std::vector<std::int64_t>& shape() const { return shape_; }
   [[nodiscard]] ReduceOp op() const { return op_; }
+  [[nodiscard]] CountedBy counted_by() const { return counted_by_; }
 
  private:
   std::vector<std::int64_t> shape_;
   ReduceOp op_;
+  CountedBy counted_by_ = CountedBy::kToken;
   at::Tensor value_;  // undefined: no updates. Never written in place, since a copy of it may be under way.
 };
 

@@ -25,9 +25,12 @@ namespace d9d {
 class Metric {
  public:
   virtual ~Metric() = default;
-  // A tensor of one element, on the device of the updates. Should not wait for the device. A job calls it on a second
-  // stream; that of training waits for it before the next updates.
+  // A tensor of as many elements as result_names() has names, on the device of the updates. Should not wait for the
+  // device. A job calls it on a second stream; that of training waits for it before the next updates.
   [[nodiscard]] virtual at::Tensor compute() const = 0;
+  // What the elements of compute() are, the same at each call and on all ranks. Trackers get the metric "f1" as "f1",
+  // or as "f1/cat" and "f1/dog" if these are the names: "" is the metric itself.
+  [[nodiscard]] virtual std::vector<std::string> result_names() const { return {""}; }
   // All that compute() reads, owned by the metric: on all ranks accumulators of the same shapes and ops, in the same
   // order, also where nothing is updated. They are reduced over ranks, saved, and loaded. What a metric keeps elsewhere
   // is of its rank alone, and begins anew when a job continues.
@@ -36,51 +39,43 @@ class Metric {
   virtual void reset();
 };
 
-// Metrics by name; the names become tracker series.
+// Metrics by name; the names become tracker series (result_names()).
 using MetricMap = std::map<std::string, std::shared_ptr<Metric>>;
 
-namespace detail {
-[[noreturn]] void throw_no_metric(const MetricMap& metrics, const std::string& name);
-}
+// Returns the series of a metric, "<name>/<result>" for each result with a name of its own.
+[[nodiscard]] std::vector<std::string> series_of(const std::string& name, const Metric& metric);
+// Returns compute() as [number of series] fp64. Throws StateError if it has another number of elements.
+[[nodiscard]] at::Tensor results_of(const std::string& name, const Metric& metric);
 
-// Returns the metric of this name. Throws StateError if there is none, or one of another class.
+// Returns the metrics, with those in a ComposeMetric in place of it, as "<name>/<child>".
+[[nodiscard]] MetricMap leaf_metrics(const MetricMap& metrics);
+
+// Says that the metric counts samples: under context parallelism all ranks that share sequences update it with the same
+// values, which count once (CountedBy::kSample). Returns the metric. Otherwise their updates add up, as they should
+// where a rank counts its own tokens. Tensor-parallel ranks have copies of the same values; these always count once.
+//
+// Example
+//   MetricMap create_metrics() override {
+//     return {{"num_tokens_seen", std::make_shared<SumMetric>()},
+//             {"num_documents", counted_by_sample(std::make_shared<SumMetric>())}};
+//   }
+[[nodiscard]] std::shared_ptr<Metric> counted_by_sample(std::shared_ptr<Metric> metric);
+
+namespace detail {
+[[nodiscard]] Metric* find_metric(const MetricMap& metrics, const std::string& name);
+[[noreturn]] void throw_no_metric(const MetricMap& metrics, const std::string& name);
+}  // namespace detail
+
+// Returns the metric of this name, which may be one in a ComposeMetric: "scores/f1". Throws StateError if there is
+// none, or one of another class.
 //
 // Example
 //   metric_at<SumMetric>(metrics, "num_correct").update(correct.sum());
 template <class T>
 [[nodiscard]] T& metric_at(const MetricMap& metrics, const std::string& name) {
-  const auto found = metrics.find(name);
-  T* const metric = found == metrics.end() ? nullptr : dynamic_cast<T*>(found->second.get());
+  T* const metric = dynamic_cast<T*>(detail::find_metric(metrics, name));
   if (metric == nullptr) detail::throw_no_metric(metrics, name);
   return *metric;
 }
-
-// The sum of all values that it was given.
-class SumMetric final : public Metric {
- public:
-  void update(const at::Tensor& values);  // any shape; detached, summed in double
-  [[nodiscard]] at::Tensor compute() const override { return sum_.value(); }
-  [[nodiscard]] std::vector<Accumulator*> accumulators() override { return {&sum_}; }
-
- private:
-  Accumulator sum_;
-};
-
-// The weighted mean of all values that it was given, over microbatches and ranks; NaN while the sum of weights is 0.
-//
-// Example
-//   MeanMetric error;
-//   error.update(squared_error, /*weight=*/num_sequences);    // squared_error: a mean over num_sequences
-class MeanMetric final : public Metric {
- public:
-  // value, weight: tensors of one element, detached. A value of weight 0, such as a mean over nothing, may be NaN.
-  void update(const at::Tensor& value, const at::Tensor& weight);
-  [[nodiscard]] at::Tensor compute() const override;
-  [[nodiscard]] at::Tensor sums() const { return sums_.value(); }  // [2] fp64: of weighted values, of weights
-  [[nodiscard]] std::vector<Accumulator*> accumulators() override { return {&sums_}; }
-
- private:
-  Accumulator sums_{{2}};
-};
 
 }  // namespace d9d

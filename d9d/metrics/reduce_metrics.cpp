@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <map>
+#include <memory>
 
 #include <ATen/ATen.h>
 
@@ -23,13 +24,16 @@ void reduce_values(const at::Tensor& values, Communicator& ranks, ReduceOp op) {
 }
 
 // Collective. Reduces accumulators of one op.
-void reduce(const std::vector<Accumulator*>& accumulators, Communicator& ranks, ReduceOp op) {
+void reduce(const std::vector<Accumulator*>& accumulators, const DeviceMesh& mesh, ReduceOp op) {
+  const std::shared_ptr<Communicator> communicator = mesh.communicator();
+  const at::Device device = communicator->device();
   std::vector<at::Tensor> values;
   for (const Accumulator* each : accumulators) {
-    values.push_back(each->value_on(ranks.device()).to(ranks.device()).flatten());
+    const Accumulator counted = counts_here(*each, mesh) ? *each : Accumulator(each->shape(), op);
+    values.push_back(counted.value_on(device).to(device).flatten());
   }
   const at::Tensor all = at::cat(values);
-  reduce_values(all, ranks, op);
+  reduce_values(all, *communicator, op);
   std::int64_t begin = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const std::int64_t size = values[i].numel();
@@ -41,6 +45,10 @@ void reduce(const std::vector<Accumulator*>& accumulators, Communicator& ranks, 
 
 }  // namespace
 
+bool counts_here(const Accumulator& accumulator, const DeviceMesh& ranks) {
+  return accumulator.counted_by() == CountedBy::kToken || !ranks.has_axis("cp") || ranks.axis_coordinate("cp") == 0;
+}
+
 void reduce_metrics(const std::vector<Metric*>& metrics, const DeviceMesh& ranks) {
   std::map<ReduceOp, std::vector<Accumulator*>> by_op;
   for (Metric* metric : metrics) {
@@ -50,7 +58,7 @@ void reduce_metrics(const std::vector<Metric*>& metrics, const DeviceMesh& ranks
     }
   }
   if (ranks.num_ranks() == 1) return;
-  for (const auto& [op, accumulators] : by_op) reduce(accumulators, *ranks.communicator(), op);
+  for (const auto& [op, accumulators] : by_op) reduce(accumulators, ranks, op);
 }
 
 }  // namespace d9d

@@ -15,6 +15,7 @@
 #include "d9d/loop/language_model/language_model_task.h"
 #include "d9d/loop/language_model/model_tokenizer.h"
 #include "d9d/loop/run/inference.h"
+#include "d9d/metrics/aggregates.h"
 #include "d9d/metrics/reduce_metrics.h"
 #include "d9d/models/model_family.h"
 

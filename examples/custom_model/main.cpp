@@ -16,6 +16,7 @@
 #include "d9d/loop/language_model/auto_providers.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/loop/task/shard_over_data.h"
+#include "d9d/metrics/aggregates.h"
 #include "d9d/modules/adopt.h"
 
 #include "csv_tracker.h"

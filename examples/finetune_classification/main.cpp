@@ -15,6 +15,7 @@
 #include "d9d/loop/language_model/auto_data_provider.h"
 #include "d9d/loop/language_model/auto_providers.h"
 #include "d9d/loop/run/trainer.h"
+#include "d9d/metrics/aggregates.h"
 #include "d9d/models/decoder/decoder_with_head.h"
 #include "d9d/models/decoder/parallelize.h"
 #include "d9d/models/families.h"

@@ -26,6 +26,7 @@
 #include "d9d/loop/run/trainer.h"
 #include "d9d/loop/task/inference_task.h"
 #include "d9d/loop/task/shard_over_data.h"
+#include "d9d/metrics/aggregates.h"
 #include "d9d/metrics/reduce_metrics.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/mapped_sources.h"

@@ -8,6 +8,11 @@
 #include <gtest/gtest.h>
 
 #include "d9d/core/device/side_stream.h"
+#include "d9d/metrics/aggregates.h"
+#include "d9d/metrics/classification/classification_metric.h"
+#include "d9d/metrics/classification/curve_metric.h"
+#include "d9d/metrics/perplexity_metric.h"
+#include "d9d/metrics/throughput_metric.h"
 
 #include "tests/support/device.h"
 #include "tests/support/gpu_ranks.h"
@@ -141,6 +146,55 @@ TEST(ReduceMetrics, Communicates_once_for_each_op) {
   });
 }
 
+// Ranks 0 and 1 share sequences, 2 and 3 others: of samples each pair counts once, of tokens each rank.
+TEST(ReduceMetrics, Count_samples_once_for_ranks_that_share_sequences) {
+  run_ranks(RankBackend::kThreads, 4, [](World& world) {
+    const DeviceMesh ranks("all", {{"dp", 2}, {"cp", 2}}, borrowed(world));
+    SumMetric tokens;
+    Extremes extremes;
+    const std::shared_ptr<Metric> samples = counted_by_sample(std::make_shared<SumMetric>());
+    const std::shared_ptr<Metric> scores = counted_by_sample(std::make_shared<ClassificationMetric>(
+        MulticlassProblem{.num_classes = 3, .average = Average::kMicro}, recall));
+    for (int round = 0; round < 2; ++round) {
+      const auto dp = static_cast<double>(world.rank() / 2);
+      tokens.update(numbers({static_cast<double>(1 << world.rank())}));
+      extremes.update(numbers({static_cast<double>(world.rank())}));
+      static_cast<SumMetric&>(*samples).update(numbers({10 + dp}));
+      auto& counts = static_cast<ClassificationMetric&>(*scores);
+      counts.update(at::eye(3), at::tensor({0, 1, 0}, at::kLong));
+      reduce_metrics({&tokens, samples.get(), scores.get(), &extremes}, ranks);
+      EXPECT_EQ(tokens.compute().item<double>(), 15);
+      EXPECT_EQ(samples->compute().item<double>(), 21);
+      EXPECT_EQ(counts.counts().tp.sum().item<double>(), 4);
+      EXPECT_TRUE(at::equal(extremes.compute().narrow(0, 0, 2), numbers({3, 0})));
+      for (Metric* each : std::vector<Metric*>{&tokens, &extremes, samples.get(), scores.get()}) each->reset();
+    }
+  });
+}
+
+TEST(ReduceMetrics, Has_the_mean_of_the_last_values_of_ranks) {
+  run_ranks(RankBackend::kThreads, 3, [](World& world) {
+    LastMetric last;
+    if (world.rank() > 0) {  // the first has no updates
+      last.update(numbers({100}));
+      last.update(numbers({static_cast<double>(world.rank())}));
+    }
+    reduce_metrics({&last}, all_ranks(world));
+    EXPECT_EQ(last.compute().item<double>(), 1.5);
+  });
+}
+
+TEST(ReduceMetrics, Divides_the_counts_of_all_ranks_by_the_longest_time) {
+  run_ranks(RankBackend::kThreads, 3, [](World& world) {
+    double now = 0;
+    ThroughputMetric metric([&] { return now; });
+    now = static_cast<double>(1 + world.rank());
+    metric.update(numbers({2}));
+    reduce_metrics({&metric}, all_ranks(world));
+    EXPECT_EQ(metric.compute().item<double>(), 2);
+  });
+}
+
 TEST(ReduceMetrics, Leaves_the_values_of_one_rank) {
   SumMetric sum;
   sum.update(numbers({1, 2}));
@@ -180,6 +234,40 @@ TEST_F(ReduceMetricsCuda, Leaves_later_updates_to_the_next_time) {
     const auto value = static_cast<double>(i + 1);
     EXPECT_TRUE(at::equal(computed[i].cpu(), numbers({value, value, 1000, 0}))) << i;
   }
+}
+
+TEST_F(ReduceMetricsCuda, Updates_and_computes_without_a_wait) {
+  const auto on_gpu = at::TensorOptions(at::Device(at::kCUDA, 0));
+  const at::Tensor scores = at::full({5, 3}, 0.5, on_gpu), classes = at::ones({5}, on_gpu.dtype(at::kLong));
+  SumMetric sum;
+  MeanMetric mean;
+  MaxMetric largest;
+  LastMetric last;
+  PerplexityMetric perplexity;
+  ThroughputMetric throughput;
+  ClassificationMetric f_score(MulticlassProblem{.num_classes = 3, .average = Average::kMacro}, f1);
+  ClassificationMetric top_two(MulticlassProblem{.num_classes = 3, .top_k = 2, .average = Average::kWeighted}, recall);
+  ClassificationMetric labels(MultilabelProblem{.num_labels = 3, .average = Average::kPerClass}, accuracy);
+  CurveMetric area({.num_classes = 3, .average = Average::kMacro}, auroc), precisions({}, average_precision);
+  const std::vector<Metric*> metrics = {&sum,     &mean,    &largest, &last, &perplexity, &throughput,
+                                        &f_score, &top_two, &labels,  &area, &precisions};
+  const auto step = [&] {
+    sum.update(scores);
+    mean.update(scores, scores);
+    largest.update(scores);
+    last.update(scores[0][0]);
+    perplexity.update(scores, scores);
+    throughput.update(classes);
+    f_score.update(scores, classes);
+    top_two.update(scores, classes);
+    labels.update(scores, scores > 0);
+    area.update(scores, classes);
+    precisions.update(scores.select(1, 0), classes);
+    reduce_metrics(metrics, DeviceMesh());
+    for (Metric* const each : metrics) (void)each->compute();
+  };
+  step();  // loads kernels, which waits
+  EXPECT_FALSE(waits_for_device(step));
 }
 
 TEST_F(ReduceMetricsCuda, Does_not_wait_for_the_device) {

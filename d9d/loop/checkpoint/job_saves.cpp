@@ -11,7 +11,7 @@ namespace d9d {
 namespace {
 
 void warn_of_unsaved_metrics(const TrainingJob& job) {
-  for (const auto& [name, metric] : job.metrics) {
+  for (const auto& [name, metric] : leaf_metrics(job.metrics)) {
     if (!metric->accumulators().empty()) continue;
     job.context.log().warning("[loop::checkpoints] the metric '", name,
                               "' has no accumulators, so that checkpoints do not contain it: a job that continues "

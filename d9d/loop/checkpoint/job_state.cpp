@@ -13,6 +13,8 @@
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/device/host_copy.h"
 #include "d9d/loop/checks/rank_consistency.h"
+#include "d9d/metrics/aggregates.h"
+#include "d9d/metrics/reduce_metrics.h"
 #include "d9d/model_state/write_model_state.h"
 
 namespace d9d {
@@ -109,12 +111,13 @@ nlohmann::json form_of(const Accumulator& accumulator) {
   return {{"op", to_string(accumulator.op())}, {"shape", accumulator.shape()}};
 }
 
-std::vector<AccumulatorCopy> copies_of(const MetricMap& metrics, const SideStream& copies) {
+// ranks: metric_ranks(). Leaves out updates of this rank that are copies of another rank's.
+std::vector<AccumulatorCopy> copies_of(const MetricMap& metrics, const SideStream& copies, const DeviceMesh& ranks) {
   std::vector<AccumulatorCopy> result;
-  for (const auto& [name, metric] : metrics) {
+  for (const auto& [name, metric] : leaf_metrics(metrics)) {
     for (const Accumulator* each : metric->accumulators()) {
       result.push_back({.metric = name, .form = form_of(*each), .values = {}});
-      if (each->has_updates()) result.back().values.emplace(each->value(), copies);
+      if (each->has_updates() && counts_here(*each, ranks)) result.back().values.emplace(each->value(), copies);
     }
   }
   return result;
@@ -136,9 +139,11 @@ nlohmann::json numbers_of(const std::vector<AccumulatorCopy>& accumulators) {
 // Returns CheckpointState::rank_values: a function that waits for the copies of metrics and returns this rank's values.
 std::function<nlohmann::json()> rank_values(const TrainingJob& job, const nlohmann::json& task) {
   const SideStream copies(job.context.device());
-  return [task, metrics = copies_of(job.metrics, copies), loss_means = copies_of(*job.loss_means, copies)] {
-    return nlohmann::json{{"task", task}, {"metrics", numbers_of(metrics)}, {"loss_means", numbers_of(loss_means)}};
-  };
+  const DeviceMesh ranks = metric_ranks(job.context);
+  return
+      [task, metrics = copies_of(job.metrics, copies, ranks), loss_means = copies_of(*job.loss_means, copies, ranks)] {
+        return nlohmann::json{{"task", task}, {"metrics", numbers_of(metrics)}, {"loss_means", numbers_of(loss_means)}};
+      };
 }
 
 // Older checkpoints have one accumulator of sums a metric, and no list of them.
@@ -149,10 +154,18 @@ nlohmann::ordered_json as_list(const nlohmann::ordered_json& saved) {
   return list;
 }
 
-// Updates the accumulators of a metric, on the main process, with those that a rank has saved: other ranks stay without
-// updates. Throws StateError on all ranks if the metric has other accumulators.
+// Returns whether this rank takes the metrics of a checkpoint: the first one that updates them, so that LastMetric
+// replaces what it has loaded. Others of metric_ranks() stay without updates.
+bool loads_metrics(const TrainingJob& job) {
+  const DeviceMesh ranks = metric_ranks(job.context);
+  return ranks.axis_coordinate("pp") == job.placement.rank_of_last_stage() && ranks.axis_coordinate("dp") == 0 &&
+         ranks.axis_coordinate("cp") == 0;
+}
+
+// Updates the accumulators of a metric with those that a rank has saved, where loads_metrics(). Throws StateError on
+// all ranks if the metric has other accumulators.
 void load_accumulators(const nlohmann::ordered_json& saved, const std::string& name, Metric& metric,
-                       const DistContext& context) {
+                       const TrainingJob& job) {
   nlohmann::json forms = nlohmann::json::array(), saved_forms = nlohmann::json::array();
   const std::vector<Accumulator*> accumulators = metric.accumulators();
   for (const Accumulator* each : accumulators) forms.push_back(form_of(*each));
@@ -160,21 +173,21 @@ void load_accumulators(const nlohmann::ordered_json& saved, const std::string& n
   D9D_CHECK(forms == saved_forms, StateError, "[loop::checkpoints] expected the metric '", name,
             "' to have the accumulators ", saved_forms.dump(), " that the checkpoint has of it, got ", forms.dump(),
             ". Give another metric another name.");
-  if (!context.is_main_process()) return;
+  if (!loads_metrics(job)) return;
   for (std::size_t i = 0; i < accumulators.size(); ++i) {
     if (!saved[i].contains("values")) continue;
     const at::Tensor values = at::tensor(saved[i].at("values").get<std::vector<double>>(), at::kDouble);
-    accumulators[i]->update(values.view(accumulators[i]->shape()).to(context.device()));
+    accumulators[i]->update(values.view(accumulators[i]->shape()).to(job.context.device()));
   }
 }
 
 // Loads the updates of all ranks since the last log. kind: "metrics" or "loss_means".
-void load_metrics(const SavedCheckpoint& saved, const char* kind, const DistContext& context,
-                  const MetricMap& metrics) {
+void load_metrics(const SavedCheckpoint& saved, const char* kind, const TrainingJob& job, const MetricMap& metrics) {
+  const MetricMap leaves = leaf_metrics(metrics);
   for (const auto& of_rank : values_of_ranks(saved, "metric_ranks")) {
     for (const auto& [name, accumulators] : of_rank.at(kind).items()) {
-      const auto metric = metrics.find(name);
-      if (metric != metrics.end()) load_accumulators(as_list(accumulators), name, *metric->second, context);
+      const auto metric = leaves.find(name);
+      if (metric != leaves.end()) load_accumulators(as_list(accumulators), name, *metric->second, job);
     }
   }
 }
@@ -317,9 +330,9 @@ void load(const SavedCheckpoint& saved, TrainingJob& job) {
   saved.load({.tensors = tensors_of_optimizer(*job.module, job.optimizer)}, job.context.mesh(MeshDomain::kBatch),
              kOptimizer);
   job.lr_scheduler.load_state(value_of(saved, "lr_scheduler"));
-  load_metrics(saved, "metrics", job.context, job.metrics);
+  load_metrics(saved, "metrics", job, job.metrics);
   create_loss_means(saved, *job.loss_means);
-  load_metrics(saved, "loss_means", job.context, *job.loss_means);
+  load_metrics(saved, "loss_means", job, *job.loss_means);
   job.tracker_state = value_of(saved, "tracker");
   const auto num_updates = saved.values().find("num_updates");  // older checkpoints lack it
   job.updates.load(num_updates == saved.values().end() ? saved.step() : num_updates->get<std::int64_t>(),

@@ -13,7 +13,7 @@
 #include "d9d/core/mesh/device_mesh.h"
 #include "d9d/data/sequences/token_sample.h"
 #include "d9d/loop/task/task.h"
-#include "d9d/metrics/metric.h"
+#include "d9d/metrics/aggregates.h"
 #include "d9d/models/decoder/decoder_with_head.h"
 
 namespace d9d {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "d9d/loop/checkpoint/job_checkpoints.h"
 #include "d9d/loop/step/training_stage.h"
 #include "d9d/loop/task/train_events.h"
+#include "d9d/metrics/aggregates.h"
 #include "d9d/metrics/reduce_metrics.h"
 #include "d9d/modules/eval_scope.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
@@ -65,9 +67,11 @@ void check_best(const std::string& set, const EvaluationConfig& config, const Me
   if (!config.best) return;
   const std::string key = cat("trainer.evaluation.", set, ".best");
   const std::string& metric = config.best->metric;
-  const bool is_known = metric == "loss" || metric.starts_with("loss/") || metrics.contains(metric);
-  std::string names = "loss";
-  for (const auto& [name, each] : metrics) names += ", " + name;
+  std::vector<std::string> known = {"loss"};
+  for (const auto& [name, each] : metrics) std::ranges::move(series_of(name, *each), std::back_inserter(known));
+  const bool is_known = metric.starts_with("loss/") || std::ranges::find(known, metric) != known.end();
+  std::string names;
+  for (const std::string& each : known) names += cat(names.empty() ? "" : ", ", each);
   D9D_CHECK(is_known, ConfigError, "[loop::evaluation] expected ", key, ".metric to be one of {", names, "}, got '",
             metric, "'. Name one of these.");
   D9D_CHECK(saves_checkpoints(job.config.checkpointing) || config.best->export_to, ConfigError,
@@ -202,7 +206,7 @@ std::map<std::string, double> Evaluations::values(const Set& set) {
   }
   reduce_metrics(metrics, metric_ranks(job_.context));
   for (const auto& [name, mean] : losses_) add(metric_at<MeanMetric>(losses_, name).sums());
-  for (const auto& [name, metric] : set.metrics) add(metric->compute().reshape({1}));
+  for (const auto& [name, metric] : set.metrics) add(results_of(name, *metric));
   const HostCopy copy(at::cat(computed), side_, job_.context.world());
   const double* value = copy.wait().const_data_ptr<double>();
   std::map<std::string, double> values;
@@ -216,7 +220,9 @@ std::map<std::string, double> Evaluations::values(const Set& set) {
     if (weight != 0) sum += weighted / weight;
   }
   values.emplace("loss", sum);
-  for (const auto& [name, metric] : set.metrics) values.emplace(name, *value++);
+  for (const auto& [name, metric] : set.metrics) {
+    for (const std::string& series : series_of(name, *metric)) values.emplace(series, *value++);
+  }
   return values;
 }
 

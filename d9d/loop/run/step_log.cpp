@@ -112,7 +112,10 @@ CollectedValues StepLog::collect() {
     reduce_metrics(metrics, metric_ranks(job_.context));
     for (const MetricMap* const map : maps) {
       for (const auto& [name, metric] : *map) {
-        add(name, metric->compute());
+        const at::Tensor results = results_of(name, *metric);
+        keep_for_current_stream(results);
+        for (std::string& each : series_of(name, *metric)) series.push_back({.name = std::move(each)});
+        values.push_back(results.to(job_.context.device()));
         metric->reset();
       }
     }

@@ -2,6 +2,7 @@
 
 #include "d9d/loop/step/training_stage.h"
 #include "d9d/loop/step/weighted_loss.h"
+#include "d9d/metrics/aggregates.h"
 
 namespace d9d {
 

@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/core/device/side_stream.h"
-#include "d9d/metrics/metric.h"
+#include "d9d/metrics/aggregates.h"
 #include "d9d/modules/trained_leaves.h"
 #include "d9d/pipelining/executor/transfer_text.h"
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include <ATen/ATen.h>
 
@@ -32,13 +33,19 @@ MetricMap checked_metrics(AnyTask& task) {
   constexpr std::array kLogged = {"loss",         "grad_norm",         "lr",  "num_tokens",        "step_seconds",
                                   "data_seconds", "tokens_per_second", "mfu", "device_peak_bytes", "host_bytes",
                                   "skipped_steps"};
+  std::set<std::string> all_series;
   for (const auto& [name, metric] : metrics) {
     D9D_CHECK(metric != nullptr, StateError,
               "[loop::trainer] expected TrainTask::create_metrics to return metrics, got null as '", name, "'.");
-    const bool is_logged = std::ranges::find(kLogged, name) != kLogged.end() || name.starts_with("loss/");
-    D9D_CHECK(!is_logged, StateError,
-              "[loop::trainer] expected names of metrics that the job does not log itself, got '", name,
-              "'. Rename it in TrainTask::create_metrics, to metric/", name, " for instance.");
+    for (const std::string& series : series_of(name, *metric)) {
+      const bool is_logged = std::ranges::find(kLogged, series) != kLogged.end() || series.starts_with("loss/");
+      D9D_CHECK(!is_logged, StateError,
+                "[loop::trainer] expected names of metrics that the job does not log itself, got '", series,
+                "'. Rename it in TrainTask::create_metrics, to metric/", name, " for instance.");
+      D9D_CHECK(all_series.insert(series).second, StateError,
+                "[loop::trainer] expected metrics whose results have different names, got '", series,
+                "' twice. Rename a metric in TrainTask::create_metrics, or its classes.");
+    }
   }
   return metrics;
 }

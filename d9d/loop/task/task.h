@@ -87,12 +87,15 @@ class AnyTask {
   virtual void finalize();                                    // called once, after the last step
 };
 
-// Returns create_metrics(). Throws StateError if a metric is null, or has the name of a value that the job logs itself:
-// a tracker would merge the two series.
+// Returns create_metrics(). Throws StateError if a metric is null, or if a series (series_of()) has the name of another
+// one or of a value that the job logs itself: a tracker would merge the two.
 [[nodiscard]] MetricMap checked_metrics(AnyTask& task);
 
-// Returns the ranks over which metrics are reduced (reduce_metrics.h), since they update them with different
-// microbatches or parts of one.
+// Returns the ranks over which metrics are reduced (reduce_metrics.h): those of the axes "pp", "dp" and "cp". Ranks of
+// different "dp" update them with different microbatches. Those of different "cp" have parts of the same sequences:
+// what they count by token adds up, what they count by sample is the same (counted_by_sample()). Ranks of different
+// "tp" have the same updates, and each such group reduces its own. Only ranks with the last pipeline stage update
+// metrics.
 [[nodiscard]] DeviceMesh metric_ranks(const DistContext& context);
 
 // What training and inference have in common: how a batch becomes inputs of the model.

@@ -3,7 +3,8 @@
 
 #include "d9d/core/launch/launch.h"
 #include "d9d/loop/task/event_bus.h"
-#include "d9d/metrics/metric.h"
+#include "d9d/metrics/aggregates.h"
+#include "d9d/metrics/compose_metric.h"
 #include "d9d/tracker/tracker.h"
 
 struct Evaluated {
@@ -76,6 +77,15 @@ struct Accuracy : d9d::Metric {
 };
 
 Accuracy accuracy;
+
+void update(d9d::ComposeMetric& scores, const at::Tensor& values) {
+#ifdef metric_of_others_is_updated
+  // expect: a ComposeMetric has no update(): update its children
+  scores.update(values);
+#else
+  d9d::metric_at<d9d::SumMetric>(scores.children(), "sum").update(values);
+#endif
+}
 
 struct Config {
   d9d::LaunchConfig launch = {};

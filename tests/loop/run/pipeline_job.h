@@ -29,6 +29,8 @@
 #include "d9d/loop/language_model/language_model_task.h"
 #include "d9d/loop/language_model/staged_decoder.h"
 #include "d9d/loop/run/trainer.h"
+#include "d9d/metrics/aggregates.h"
+#include "d9d/metrics/compose_metric.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/write_model_state.h"
 #include "d9d/models/decoder/generate.h"
@@ -179,14 +181,26 @@ struct EvaluatedData : DataProvider<TokenBatch> {
   const PipelineJob& job;
 };
 
-// Counts the losses of this rank.
+// Counts the losses of this rank, and in metrics the microbatches of all, and which step was the last.
 struct Task : LanguageModelTask {
   Task(const DistContext& context, const PipelineJob& pipeline_job) : LanguageModelTask(context), job(pipeline_job) {}
   LossResult compute_loss(const Output& output, LanguageModelState& state, const JobSchedule& schedule) override {
     ++num_losses;
+    step = schedule.current_step();
     LossResult result = LanguageModelTask::compute_loss(output, state, schedule);
     if (job.on_loss) job.on_loss(result);
     return result;
+  }
+  MetricMap create_metrics() override {
+    MetricMap metrics = LanguageModelTask::create_metrics();
+    metrics.emplace("num_microbatches", counted_by_sample(std::make_shared<SumMetric>()));
+    metrics.emplace("steps", std::make_shared<ComposeMetric>(MetricMap{{"last", std::make_shared<LastMetric>()}}));
+    return metrics;
+  }
+  void update_metrics(const LanguageModelState& state, const MetricMap& metrics) override {
+    LanguageModelTask::update_metrics(state, metrics);
+    metric_at<SumMetric>(metrics, "num_microbatches").update(at::ones({}, state.num_predicted.options()));
+    metric_at<LastMetric>(metrics, "steps/last").update(at::full({}, step, state.num_predicted.options()));
   }
   nlohmann::json state() const override { return num_losses; }
   void load_state(const std::vector<nlohmann::json>& of_ranks) override {
@@ -195,6 +209,7 @@ struct Task : LanguageModelTask {
   const PipelineJob& job;
   std::int64_t num_losses = 0;
   std::int64_t num_resumed = 0;  // total of all ranks of the job that saved
+  std::int64_t step = 0;
 };
 
 // Returns a copy of the full tensor.
@@ -450,7 +465,7 @@ inline void expect_equal(const Trained& actual, const Trained& expected) {
 
 inline void expect_same_series(const Trained& actual, const Trained& expected) {
   const auto own = series_of(actual), others = series_of(expected);
-  for (const char* const name : {"loss", "grad_norm", "num_tokens", "num_predicted"})
+  for (const char* const name : {"loss", "grad_norm", "num_tokens", "num_predicted", "num_microbatches", "steps/last"})
     EXPECT_TRUE(others.contains(name));
   for (const auto& [name, values] : others) {
     ASSERT_TRUE(own.contains(name)) << name;

@@ -167,8 +167,15 @@ TEST_F(PipelineResume, Over_sockets_continues_as_one_piece_would) {
 
 TEST_F(PipelineResume, Continues_sums_since_they_were_logged) {
   const Trained whole = since(train({.num_steps = kSteps, .log_period = 2}), kSaved);
-  (void)save({.mesh = {.pipeline_parallel = 2}, .schedule = ZeroBubbleVScheduleConfig{}, .log_period = 2});
-  expect_same(resume({.mesh = {.pipeline_parallel = 4}, .schedule = OneFOneBScheduleConfig{}, .log_period = 2}), whole);
+  const std::vector<PipelineJob> jobs = {
+      {.mesh = {.pipeline_parallel = 2}, .schedule = ZeroBubbleVScheduleConfig{}, .log_period = 2},
+      {.mesh = {.pipeline_parallel = 4}, .schedule = OneFOneBScheduleConfig{}, .log_period = 2},
+      {.mesh = {.data_parallel_replicate = 2, .context_parallel_replicate = 2}, .log_period = 2}};
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    SCOPED_TRACE(i);
+    (void)save(jobs[i]);
+    expect_same(resume(jobs[(i + 1) % jobs.size()]), whole);
+  }
 }
 
 TEST_F(PipelineResume, With_a_frozen_stage_saves_the_others_alone) {

@@ -8,6 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "d9d/loop/run/step_costs.h"
+#include "d9d/metrics/classification/classification_metric.h"
+#include "d9d/metrics/classification/curve_metric.h"
+#include "d9d/metrics/compose_metric.h"
 
 #include "tests/loop/run/toy_job.h"
 #include "tests/support/gpu_test.h"
@@ -129,19 +132,26 @@ TEST(StepLog, Counts_steps_that_changed_nothing) {
   EXPECT_THAT(skipped, ElementsAre(0, 1, 1));
 }
 
-// A task with more sums than the toy's.
+// A task with more metrics than the toy's sum: maxima, minima, and others that keep sums.
 struct ManyMetrics : toy::Task {
-  explicit ManyMetrics(int num) : num_more(num) {}
+  explicit ManyMetrics(int num_of_each) : num(num_of_each) {}
   MetricMap create_metrics() override {
     MetricMap metrics = toy::Task::create_metrics();
-    for (int i = 0; i < num_more; ++i) metrics.emplace(cat("metric_", i), std::make_shared<SumMetric>());
+    for (int i = 0; i < num; ++i) {
+      metrics.emplace(cat("largest_", i), std::make_shared<MaxMetric>());
+      metrics.emplace(cat("smallest_", i), std::make_shared<MinMetric>());
+      metrics.emplace(cat("last_", i), std::make_shared<LastMetric>());
+      metrics.emplace(cat("scores_", i), std::make_shared<ComposeMetric>(MetricMap{
+                                             {"f1", std::make_shared<ClassificationMetric>(BinaryProblem{}, f1)},
+                                             {"auroc", std::make_shared<CurveMetric>(CurveMetricConfig{}, auroc)}}));
+    }
     return metrics;
   }
-  int num_more;
+  int num;
 };
 
-TEST(StepLog, Reduces_all_metrics_in_as_many_collectives_as_one) {
-  const auto num_reductions = [](int num_more) {
+TEST(StepLog, Reduces_all_metrics_in_one_collective_an_op) {
+  const auto num_reductions = [](int num_of_each) {
     std::int64_t num = 0;  // by the first rank
     test::run_ranks(test::RankBackend::kThreads, 2, [&](World& world) {
       std::vector<std::string> operations;
@@ -149,7 +159,7 @@ TEST(StepLog, Reduces_all_metrics_in_as_many_collectives_as_one) {
                                  .world = test::recording(world, operations),
                                  .local_rank = world.rank()});
       toy::Job job({{toy::samples(world.rank(), 1)}, {toy::samples(world.rank() + 2, 1)}});
-      ManyMetrics task(num_more);
+      ManyMetrics task(num_of_each);
       job.make_trainer(context, task).train();
       if (world.rank() == 0) num = std::ranges::count(operations, "all_reduce");
     });
@@ -157,7 +167,9 @@ TEST(StepLog, Reduces_all_metrics_in_as_many_collectives_as_one) {
   };
   const std::int64_t with_one = num_reductions(0);
   EXPECT_GT(with_one, 0);
-  EXPECT_EQ(num_reductions(5), with_one);
+  const std::int64_t of_two_steps = 2 * 2;  // maxima and minima, at each step
+  EXPECT_EQ(num_reductions(1), with_one + of_two_steps);
+  EXPECT_EQ(num_reductions(4), with_one + of_two_steps) << "25 metrics";
 }
 
 TEST(StepLog, Writes_the_steps_before_an_exception) {

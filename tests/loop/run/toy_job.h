@@ -17,6 +17,7 @@
 #include "d9d/data/pack/as_pack_stream.h"
 #include "d9d/loop/language_model/auto_providers.h"
 #include "d9d/loop/run/trainer.h"
+#include "d9d/metrics/aggregates.h"
 
 namespace d9d::toy {
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/metrics/compose_metric.h"
 
 #include "tests/loop/run/toy_job.h"
 
@@ -62,6 +63,10 @@ TEST(TrainerMistakes, A_metric_with_the_name_of_a_logged_value_is_refused) {
     EXPECT_THAT([&] { (void)job.make_trainer(job.context, task); },
                 ThrowsMessage<StateError>(AllOf(HasSubstr(cat("got '", name, "'")), HasSubstr("create_metrics"))));
   }
+  NamedMetrics twice({{"a", std::make_shared<ComposeMetric>(MetricMap{{"b", std::make_shared<SumMetric>()}})},
+                      {"a/b", std::make_shared<SumMetric>()}});
+  EXPECT_THAT([&] { (void)job.make_trainer(job.context, twice); },
+              ThrowsMessage<StateError>(HasSubstr("got 'a/b' twice")));
   NamedMetrics null({{"accuracy", nullptr}});
   EXPECT_THAT([&] { (void)job.make_trainer(job.context, null); },
               ThrowsMessage<StateError>(HasSubstr("got null as 'accuracy'")));
