@@ -20,6 +20,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "d9d/core/dtensor/dtensor.h"
+#include "d9d/core/dtensor/parameter_role.h"
 #include "d9d/core/rng/random_stream.h"
 
 namespace d9d {
@@ -32,6 +33,7 @@ struct NamedParameter {
   std::vector<std::int64_t> global_shape = {};  // of the whole parameter
   DeviceMesh mesh = {};                         // that it lies on, and how
   Placements placements = {};
+  ParameterRole role = ParameterRole::kUnknown;  // in the model
 
   // `values`, of the tensor's shape, with the parameter's layout: an entry of state_dict().
   [[nodiscard]] DTensor laid_out(const at::Tensor& values) const {
@@ -71,6 +73,13 @@ template <class T>
 concept ScalesGradients = requires(T optimizer, double learning_rate, const at::Tensor& grad_scale) {
   optimizer.step(learning_rate, grad_scale);
   optimizer.forget_step();
+};
+
+// Optional: the factor of the learning rate of each group of parameters, by the group's name. A job logs each group's
+// rate as lr/<name>.
+template <class T>
+concept HasRateFactors = requires(const T& optimizer) {
+  { optimizer.rate_factors() } -> std::convertible_to<std::map<std::string, double>>;
 };
 
 }  // namespace d9d

@@ -22,9 +22,10 @@ kernels::SdpaPreferences preferences_of(const SdpaParameters& parameters) {
 Sdpa::Sdpa(const SdpaParameters& sdpa_parameters)
     : parameters(sdpa_parameters),
       preferences(preferences_of(parameters)),
-      sinks(parameters.num_sinks
-                ? register_parameter("sinks", {.shape = {*parameters.num_sinks}, .init = init::zeros()})
-                : nullptr) {}
+      sinks(parameters.num_sinks ? register_parameter("sinks", {.shape = {*parameters.num_sinks},
+                                                                .init = init::zeros(),
+                                                                .role = ParameterRole::kVector})
+                                 : nullptr) {}
 
 at::Tensor Sdpa::forward(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options) const {
   kernels::SdpaInputs all_inputs = inputs;

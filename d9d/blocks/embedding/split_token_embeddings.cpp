@@ -39,7 +39,9 @@ std::int64_t first_row(const Parameter& weight) {
 
 SplitTokenEmbeddings::SplitTokenEmbeddings(VocabularySplits splits, std::int64_t hidden_size)
     : vocabulary(std::move(splits)),
-      weights(register_module<SplitWeights>("token_embedding", vocabulary, hidden_size, init::normal(1.0))->weights) {}
+      weights(register_module<SplitWeights>("token_embedding", vocabulary, hidden_size, init::normal(1.0),
+                                            ParameterRole::kEmbedding)
+                  ->weights) {}
 
 std::optional<TensorPlan> SplitTokenEmbeddings::tensor_plan(std::int64_t num_ranks) const {
   return TensorPlan{.input = TensorPlan::Edge::kWhole,

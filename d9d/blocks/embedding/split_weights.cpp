@@ -12,12 +12,12 @@ struct SplitWeight : Module {
 };
 
 std::vector<ParameterPtr> make_weights(const VocabularySplits& vocabulary, std::int64_t hidden_size,
-                                       const Initializer& init) {
+                                       const Initializer& init, ParameterRole role) {
   vocabulary.validate();
   std::vector<ParameterPtr> weights;
   for (const std::string& name : vocabulary.order) {
-    weights.push_back(
-        std::make_shared<Parameter>(ParameterSpec{.shape = {vocabulary.sizes.at(name), hidden_size}, .init = init}));
+    weights.push_back(std::make_shared<Parameter>(
+        ParameterSpec{.shape = {vocabulary.sizes.at(name), hidden_size}, .init = init, .role = role}));
   }
   return weights;
 }
@@ -39,8 +39,9 @@ std::vector<TensorPlan::PlacedParameter> sharded_rows(const std::vector<Paramete
   return placed;
 }
 
-SplitWeights::SplitWeights(const VocabularySplits& vocabulary, std::int64_t hidden_size, const Initializer& init)
-    : SplitWeights(vocabulary, make_weights(vocabulary, hidden_size, init)) {}
+SplitWeights::SplitWeights(const VocabularySplits& vocabulary, std::int64_t hidden_size, const Initializer& init,
+                           ParameterRole role)
+    : SplitWeights(vocabulary, make_weights(vocabulary, hidden_size, init, role)) {}
 
 SplitWeights::SplitWeights(const VocabularySplits& vocabulary, const std::vector<ParameterPtr>& shared)
     : weights(shared) {

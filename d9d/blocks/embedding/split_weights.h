@@ -17,7 +17,8 @@ namespace d9d {
 // State: <split>.weight [size, H].
 class SplitWeights : public Module {
  public:
-  SplitWeights(const VocabularySplits& vocabulary, std::int64_t hidden_size, const Initializer& init);
+  SplitWeights(const VocabularySplits& vocabulary, std::int64_t hidden_size, const Initializer& init,
+               ParameterRole role);
   // Tied: registers the given parameters under this module's names.
   SplitWeights(const VocabularySplits& vocabulary, const std::vector<ParameterPtr>& shared);
 

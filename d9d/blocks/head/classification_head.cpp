@@ -6,8 +6,9 @@ namespace d9d {
 
 ClassificationHead::ClassificationHead(const ClassificationHeadConfig& config, std::int64_t hidden_size)
     : dropout(register_module<Dropout>("dropout", config.dropout)),
-      score(register_module<Linear>("score",
-                                    LinearConfig{.in_features = hidden_size, .out_features = config.num_labels})) {}
+      score(register_module<Linear>(
+          "score",
+          LinearConfig{.in_features = hidden_size, .out_features = config.num_labels, .role = ParameterRole::kHead})) {}
 
 ClassificationOutput ClassificationHead::forward(const at::Tensor& hidden_states, const PoolingShared& shared) const {
   const at::Tensor scores = score(dropout(pooled_rows(hidden_states, shared)));

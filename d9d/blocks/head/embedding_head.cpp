@@ -8,7 +8,8 @@ EmbeddingHead::EmbeddingHead(const EmbeddingHeadConfig& config, std::int64_t hid
     : normalizes(config.normalize),
       projection(config.embedding_dim
                      ? register_module<Linear>("projection", LinearConfig{.in_features = hidden_size,
-                                                                          .out_features = *config.embedding_dim})
+                                                                          .out_features = *config.embedding_dim,
+                                                                          .role = ParameterRole::kHead})
                      : nullptr) {}
 
 EmbeddingOutput EmbeddingHead::forward(const at::Tensor& hidden_states, const PoolingShared& shared) const {

@@ -12,7 +12,8 @@ LanguageModellingHead::LanguageModellingHead(VocabularySplits splits, std::int64
     : config(own),
       vocabulary(std::move(splits)),
       weights(register_module<SplitWeights>("lm_head", vocabulary, hidden_size,
-                                            init::uniform(1.0 / std::sqrt(static_cast<double>(hidden_size))))
+                                            init::uniform(1.0 / std::sqrt(static_cast<double>(hidden_size))),
+                                            ParameterRole::kHead)
                   ->weights) {}
 
 LanguageModellingHead::LanguageModellingHead(VocabularySplits splits, std::vector<ParameterPtr> embedding_weights,

@@ -26,10 +26,12 @@ Initializer fan_in(const LinearConfig& config) {
 
 Linear::Linear(const LinearConfig& configuration)
     : config(checked(configuration)),
-      weight(
-          register_parameter("weight", {.shape = {config.out_features, config.in_features}, .init = fan_in(config)})),
-      bias(config.has_bias ? register_parameter("bias", {.shape = {config.out_features}, .init = fan_in(config)})
-                           : nullptr) {}
+      weight(register_parameter(
+          "weight", {.shape = {config.out_features, config.in_features}, .init = fan_in(config), .role = config.role})),
+      bias(config.has_bias
+               ? register_parameter(
+                     "bias", {.shape = {config.out_features}, .init = fan_in(config), .role = ParameterRole::kVector})
+               : nullptr) {}
 
 double Linear::forward_flops(std::int64_t /*num_positions*/) const {
   return 2.0 * static_cast<double>(config.in_features) * static_cast<double>(config.out_features);

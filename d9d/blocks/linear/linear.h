@@ -11,6 +11,7 @@ struct LinearConfig {
   std::int64_t in_features = 0;
   std::int64_t out_features = 0;
   bool has_bias = false;
+  ParameterRole role = ParameterRole::kLinear;  // of the weight
 };
 
 // State: weight [out, in], and bias [out] if has_bias. Both are initially from U(-1/sqrt(in), 1/sqrt(in)), as in

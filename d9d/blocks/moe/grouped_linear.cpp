@@ -7,9 +7,10 @@
 namespace d9d {
 GroupedLinear::GroupedLinear(const GroupedLinearConfig& configuration)
     : config(configuration),
-      weight(register_parameter("weight",
-                                {.shape = {config.num_groups, config.in_features, config.out_features},
-                                 .init = init::uniform(1.0 / std::sqrt(static_cast<double>(config.in_features)))})) {}
+      weight(
+          register_parameter("weight", {.shape = {config.num_groups, config.in_features, config.out_features},
+                                        .init = init::uniform(1.0 / std::sqrt(static_cast<double>(config.in_features))),
+                                        .role = ParameterRole::kGroupedLinear})) {}
 
 void GroupedLinear::after_materialize(at::Device device) {
   kernels::GroupedMMRequest request = kernels::grouped_mm_request(device);

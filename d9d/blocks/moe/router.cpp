@@ -15,7 +15,9 @@ const TopKRouterConfig& checked(const TopKRouterConfig& config) {
 
 TopKRouter::TopKRouter(const TopKRouterConfig& configuration)
     : config(checked(configuration)),
-      gate(register_module<Linear>("gate", LinearConfig{config.hidden_size, config.num_experts})),
+      gate(register_module<Linear>("gate", LinearConfig{.in_features = config.hidden_size,
+                                                        .out_features = config.num_experts,
+                                                        .role = ParameterRole::kRouter})),
       expert_bias(config.has_expert_bias
                       ? register_buffer("expert_bias",
                                         {.shape = {config.num_experts}, .init = init::zeros(), .follows_dtype = false})

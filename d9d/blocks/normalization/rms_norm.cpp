@@ -17,8 +17,9 @@ const RMSNormConfig& checked(const RMSNormConfig& config) {
 
 RMSNorm::RMSNorm(const RMSNormConfig& configuration)
     : config(checked(configuration)),
-      weight(register_parameter(
-          "weight", {.shape = {config.hidden_size}, .init = config.zero_centered ? init::zeros() : init::ones()})) {}
+      weight(register_parameter("weight", {.shape = {config.hidden_size},
+                                           .init = config.zero_centered ? init::zeros() : init::ones(),
+                                           .role = ParameterRole::kNorm})) {}
 
 std::optional<TensorPlan> RMSNorm::tensor_plan(std::int64_t /*num_ranks*/) const {
   return TensorPlan{

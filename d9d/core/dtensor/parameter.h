@@ -20,6 +20,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "d9d/core/dtensor/dtensor.h"
+#include "d9d/core/dtensor/parameter_role.h"
 #include "d9d/core/mesh/device_mesh.h"
 #include "d9d/core/rng/initializer.h"
 
@@ -28,6 +29,7 @@ namespace d9d {
 struct ParameterSpec {
   std::vector<std::int64_t> shape;  // global
   Initializer init;
+  ParameterRole role = ParameterRole::kUnknown;
 };
 
 class Parameter {
@@ -46,6 +48,7 @@ class Parameter {
 
   [[nodiscard]] const std::vector<std::int64_t>& global_shape() const { return spec_.shape; }
   [[nodiscard]] std::int64_t global_numel() const;
+  [[nodiscard]] ParameterRole role() const { return spec_.role; }
   // All axes of one mesh domain of the job; no axes before the first place().
   [[nodiscard]] const DeviceMesh& mesh() const { return mesh_; }
   [[nodiscard]] const Placements& placements() const { return placements_; }

@@ -12,7 +12,8 @@ TrainableParameters trainable_parameters(const Module& module) {
                                     .rows = element_rows(shape, parameter->mesh(), parameter->placements()),
                                     .global_shape = shape,
                                     .mesh = parameter->mesh(),
-                                    .placements = parameter->placements()});
+                                    .placements = parameter->placements(),
+                                    .role = parameter->role()});
   }
   return trainable;
 }
