@@ -1,7 +1,6 @@
 #include "d9d/kernels/adamw/adamw.h"
 
 #include <cmath>
-#include <functional>
 #include <map>
 
 #include <ATen/ATen.h>
@@ -10,13 +9,15 @@
 
 #include "d9d/base/check.h"
 #include "d9d/kernels/adamw/adamw_impl.h"
+#include "d9d/kernels/common/unless_nan.h"
 
 namespace d9d::kernels {
 namespace detail {
 
 AdamWFactors adamw_factors(const AdamWOptions& options, std::int64_t step) {
   const auto exponent = static_cast<double>(step);
-  return {.parameter_decay = 1 - options.learning_rate * options.weight_decay,
+  return {.parameter_decay = options.decouples_decay ? 1 - options.learning_rate * options.weight_decay : 1,
+          .gradient_decay = options.decouples_decay ? 0 : options.weight_decay,
           .beta1 = options.beta1,
           .beta2 = options.beta2,
           .step_size = options.learning_rate / (1 - std::pow(options.beta1, exponent)),
@@ -56,17 +57,6 @@ void check(const AdamWTensors& tensors) {
   }
 }
 
-// Runs `update`, and undoes it on the device if grad_scale is NaN: for a scale on a device, whose value the host does
-// not know.
-void update_unless_nan(const AdamWTensors& tensors, const at::Tensor& grad_scale, const std::function<void()>& update) {
-  std::vector<std::pair<at::Tensor, at::Tensor>> before;
-  for (const at::Tensor& each : {tensors.parameter, tensors.exp_avg, tensors.exp_avg_sq, tensors.max_exp_avg_sq})
-    if (each.defined()) before.emplace_back(each, each.clone());
-  update();
-  const at::Tensor is_nan = grad_scale.isnan();
-  for (const auto& [tensor, old] : before) tensor.copy_(at::where(is_nan, old, tensor));
-}
-
 }  // namespace
 
 void adamw_(const std::vector<AdamWTensors>& tensors, const AdamWOptions& options, const at::Tensor& grad_scale) {
@@ -88,7 +78,12 @@ void adamw_(const std::vector<AdamWTensors>& tensors, const AdamWOptions& option
       continue;
     }
     const auto update = [&] { detail::adamw_aten(each, factors, options.maximize ? -grad_scale : grad_scale); };
-    grad_scale.is_cpu() ? update() : update_unless_nan(each, grad_scale, update);
+    if (grad_scale.is_cpu()) {
+      update();
+    } else {
+      detail::update_unless_nan(grad_scale, {each.parameter, each.exp_avg, each.exp_avg_sq, each.max_exp_avg_sq},
+                                update);
+    }
   }
   for (const auto& [device, on_device] : on_gpu) detail::adamw_cuda(on_device, options, grad_scale);
 }

@@ -1,4 +1,5 @@
-// One step of Adam with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101) for many tensors in one call.
+// One step of Adam (Kingma and Ba, arXiv:1412.6980), by default with decoupled weight decay (Loshchilov and Hutter,
+// arXiv:1711.05101), for many tensors in one call.
 //
 // Example
 //   adamw_({{.parameter = weight, .grad = grad, .exp_avg = m, .exp_avg_sq = v, .step = 1}},
@@ -40,6 +41,7 @@ struct AdamWOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
+  bool decouples_decay = true;  // false: weight_decay times the parameter is added to the gradient
   bool maximize = false;
 };
 

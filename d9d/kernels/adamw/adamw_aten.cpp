@@ -27,7 +27,8 @@ void store(const at::Tensor& value, const AdamWTensors& tensors, std::uint64_t s
 
 void adamw_aten(const AdamWTensors& tensors, const AdamWFactors& factors, const at::Tensor& grad_scale) {
   const at::ScalarType wide = at::toOpMathType(tensors.parameter.scalar_type());
-  const at::Tensor grad = tensors.grad.to(wide) * grad_scale.to(wide);
+  at::Tensor grad = tensors.grad.to(wide) * grad_scale.to(wide);
+  if (factors.gradient_decay != 0) grad.add_(tensors.parameter.to(wide), factors.gradient_decay);
   const at::Tensor exp_avg = tensors.exp_avg.to(wide);
   const at::Tensor exp_avg_sq = tensors.exp_avg_sq.to(wide);
   exp_avg.lerp_(grad, 1 - factors.beta1);

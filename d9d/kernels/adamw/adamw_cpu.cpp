@@ -27,6 +27,7 @@ D9D_SIMD_CLONES void update_range(const Arrays<P, G>& arrays, const AdamWFactors
   using A = typename Lanes<P>::Accumulator;
   using Vec = typename Lanes<P>::Vec;
   const A decay = static_cast<A>(factors.parameter_decay);
+  const A gradient_decay = static_cast<A>(factors.gradient_decay);
   const A weight1 = static_cast<A>(1 - factors.beta1);
   const A beta2 = static_cast<A>(factors.beta2);
   const A weight2 = static_cast<A>(1 - factors.beta2);
@@ -42,6 +43,7 @@ D9D_SIMD_CLONES void update_range(const Arrays<P, G>& arrays, const AdamWFactors
     load(arrays.exp_avg + i, count, m);
     load(arrays.exp_avg_sq + i, count, v);
     g *= grad_scale;
+    if (gradient_decay != 0) g += gradient_decay * p;
     m += weight1 * (g - m);
     v = beta2 * v + weight2 * g * g;
     store<A>(m, count, arrays.exp_avg + i);

@@ -33,6 +33,7 @@ AdamWNumbers numbers_of(const AdamWOptions& options, const AdamWTensors& tensors
   const AdamWFactors factors = adamw_factors(options, tensors.step);
   const bool on_device = grad_scale.is_cuda();
   return {.parameter_decay = static_cast<float>(factors.parameter_decay),
+          .gradient_decay = static_cast<float>(factors.gradient_decay),
           .weight1 = static_cast<float>(1 - factors.beta1),
           .beta2 = static_cast<float>(factors.beta2),
           .weight2 = static_cast<float>(1 - factors.beta2),

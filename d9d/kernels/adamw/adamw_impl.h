@@ -12,7 +12,8 @@ namespace d9d::kernels::detail {
 
 // Numbers that are the same for every element.
 struct AdamWFactors {
-  double parameter_decay = 0;  // 1 - lr * weight_decay
+  double parameter_decay = 0;  // 1 - lr * weight_decay, 1 if the decay is not decoupled
+  double gradient_decay = 0;   // weight_decay if it is not decoupled, otherwise 0
   double beta1 = 0;
   double beta2 = 0;
   double step_size = 0;              // lr / (1 - beta1^step)

@@ -1,5 +1,6 @@
 // Formula: m = m + (1 - beta1) (g - m), v = beta2 v + (1 - beta2) g^2,
-//          p = p (1 - lr decay) - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps), with g = grad * scale.
+//          p = p (1 - lr decay) - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps), with g = grad * scale,
+//          and g = grad * scale + decay p without the factor (1 - lr decay) if the decay is not decoupled.
 // Legend:  p parameter, m exp_avg, v exp_avg_sq, t the step; element types: P of p, S of m and v, G of grad.
 // Mapping: one block per chunk of one of many tensors (tensor_chunks.h); a thread updates 16 bytes of the moments at a
 //          time.
@@ -79,7 +80,9 @@ __device__ __forceinline__ void update_pack(const AdamWChunk<P, G, S>& chunk, in
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
     // Multiply-adds are fused explicitly, so that every variant of the kernel rounds alike.
-    const float gradient = __fmul_rn(widen(g.value[j]), scale);
+    const float scaled = __fmul_rn(widen(g.value[j]), scale);
+    const float gradient =
+        numbers.gradient_decay == 0.0F ? scaled : fmaf(numbers.gradient_decay, widen(old_p.value[j]), scaled);
     const float old_moment = widen(old_m.value[j]);
     m[j] = fmaf(numbers.weight1, gradient - old_moment, old_moment);
     v[j] = fmaf(numbers.weight2 * gradient, gradient, __fmul_rn(numbers.beta2, widen(old_v.value[j])));

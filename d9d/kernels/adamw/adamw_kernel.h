@@ -37,7 +37,8 @@ struct AdamWPointers {
 // Numbers that are the same for every element.
 struct AdamWNumbers {
   float parameter_decay;
-  float weight1;  // 1 - beta1
+  float gradient_decay;  // of the parameter, added to the gradient
+  float weight1;         // 1 - beta1
   float beta2;
   float weight2;  // 1 - beta2
   float step_size;

@@ -18,6 +18,7 @@ using ::d9d::testing::AdamWDtypes;
 using ::d9d::testing::cloned;
 using ::d9d::testing::converted;
 using ::d9d::testing::difference;
+using ::d9d::testing::kAdamOptions;
 using ::d9d::testing::kAdamWOptions;
 
 class AdamWKernelCuda : public testing::CudaTest {
@@ -68,25 +69,27 @@ Errors errors(const AdamWTensors& actual, const AdamWTensors& exact) {
 
 TEST_F(AdamWKernelCuda, Is_as_close_to_fp64_as_ATen_for_many_sizes_at_once) {
   const at::Tensor scale = one_ * 0.7;
-  for (const AdamWDtypes& dtypes : kNearest) {
-    const std::vector<AdamWTensors> ours = ragged(dtypes);
-    const detail::AdamWFactors factors = detail::adamw_factors(kAdamWOptions, 5);
-    std::vector<AdamWTensors> composed, exact;
-    for (const AdamWTensors& each : ours) {
-      ASSERT_TRUE(detail::has_adamw_kernel(each));
-      composed.push_back(cloned(each));
-      exact.push_back(converted(each, [](const at::Tensor& tensor) { return tensor.to(at::kDouble); }));
-      detail::adamw_aten(composed.back(), factors, scale);
-      detail::adamw_aten(exact.back(), factors, scale);
-    }
-    adamw_(ours, kAdamWOptions, scale);
-    for (std::size_t i = 0; i < ours.size(); ++i) {
-      if (kSizes[i] == 0) continue;
-      const Errors error = errors(ours[i], exact[i]), allowed = errors(composed[i], exact[i]);
-      constexpr double kFloor = 2e-7;  // one rounding of fp32
-      EXPECT_LE(error.exp_avg, std::max(1.5 * allowed.exp_avg, kFloor)) << kSizes[i];
-      EXPECT_LE(error.exp_avg_sq, std::max(1.5 * allowed.exp_avg_sq, kFloor)) << kSizes[i];
-      EXPECT_LE(error.parameter, std::max(1.5 * allowed.parameter, kFloor)) << kSizes[i];
+  for (const AdamWOptions& options : {kAdamWOptions, kAdamOptions}) {
+    for (const AdamWDtypes& dtypes : kNearest) {
+      const std::vector<AdamWTensors> ours = ragged(dtypes);
+      const detail::AdamWFactors factors = detail::adamw_factors(options, 5);
+      std::vector<AdamWTensors> composed, exact;
+      for (const AdamWTensors& each : ours) {
+        ASSERT_TRUE(detail::has_adamw_kernel(each));
+        composed.push_back(cloned(each));
+        exact.push_back(converted(each, [](const at::Tensor& tensor) { return tensor.to(at::kDouble); }));
+        detail::adamw_aten(composed.back(), factors, scale);
+        detail::adamw_aten(exact.back(), factors, scale);
+      }
+      adamw_(ours, options, scale);
+      for (std::size_t i = 0; i < ours.size(); ++i) {
+        if (kSizes[i] == 0) continue;
+        const Errors error = errors(ours[i], exact[i]), allowed = errors(composed[i], exact[i]);
+        constexpr double kFloor = 2e-7;  // one rounding of fp32
+        EXPECT_LE(error.exp_avg, std::max(1.5 * allowed.exp_avg, kFloor)) << kSizes[i];
+        EXPECT_LE(error.exp_avg_sq, std::max(1.5 * allowed.exp_avg_sq, kFloor)) << kSizes[i];
+        EXPECT_LE(error.parameter, std::max(1.5 * allowed.parameter, kFloor)) << kSizes[i];
+      }
     }
   }
 }

@@ -20,25 +20,28 @@ using ::d9d::testing::AdamWDtypes;
 using ::d9d::testing::cloned;
 using ::d9d::testing::converted;
 using ::d9d::testing::difference;
+using ::d9d::testing::kAdamOptions;
 using ::d9d::testing::kAdamWOptions;
 
 const at::Tensor kOne = at::ones({}, at::kDouble);
 
 TEST(AdamWKernel, Equals_its_composition_of_ATen_operators) {
-  for (const AdamWDtypes& dtypes :
-       {AdamWDtypes{at::kDouble, at::kDouble, at::kDouble}, AdamWDtypes{at::kFloat, at::kFloat, at::kFloat},
-        AdamWDtypes{at::kBFloat16, at::kFloat, at::kFloat}, AdamWDtypes{at::kBFloat16, at::kBFloat16, at::kFloat}}) {
-    const AdamWTensors ours = adamw_tensors({1003}, dtypes, 1);
-    const AdamWTensors composed = cloned(ours);
-    ASSERT_TRUE(detail::has_adamw_loop(ours));
-    adamw_({ours}, kAdamWOptions, kOne);
-    detail::adamw_aten(composed, detail::adamw_factors(kAdamWOptions, 5), kOne);
-    const double tolerance =
-        dtypes.parameter == at::kDouble ? test::tolerance("fp64").value : test::tolerance("fp32").value;
-    EXPECT_LT(difference(ours.exp_avg, composed.exp_avg), tolerance);
-    EXPECT_LT(difference(ours.exp_avg_sq, composed.exp_avg_sq), tolerance);
-    EXPECT_LT(difference(ours.parameter, composed.parameter),
-              dtypes.parameter == at::kBFloat16 ? 1.0 / 256 : tolerance);  // a tie may be rounded the other way
+  for (const AdamWOptions& options : {kAdamWOptions, kAdamOptions}) {
+    for (const AdamWDtypes& dtypes :
+         {AdamWDtypes{at::kDouble, at::kDouble, at::kDouble}, AdamWDtypes{at::kFloat, at::kFloat, at::kFloat},
+          AdamWDtypes{at::kBFloat16, at::kFloat, at::kFloat}, AdamWDtypes{at::kBFloat16, at::kBFloat16, at::kFloat}}) {
+      const AdamWTensors ours = adamw_tensors({1003}, dtypes, 1);
+      const AdamWTensors composed = cloned(ours);
+      ASSERT_TRUE(detail::has_adamw_loop(ours));
+      adamw_({ours}, options, kOne);
+      detail::adamw_aten(composed, detail::adamw_factors(options, 5), kOne);
+      const double tolerance =
+          dtypes.parameter == at::kDouble ? test::tolerance("fp64").value : test::tolerance("fp32").value;
+      EXPECT_LT(difference(ours.exp_avg, composed.exp_avg), tolerance);
+      EXPECT_LT(difference(ours.exp_avg_sq, composed.exp_avg_sq), tolerance);
+      EXPECT_LT(difference(ours.parameter, composed.parameter),
+                dtypes.parameter == at::kBFloat16 ? 1.0 / 256 : tolerance);  // a tie may be rounded the other way
+    }
   }
 }
 

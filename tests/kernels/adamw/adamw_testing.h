@@ -21,6 +21,13 @@ struct AdamWDtypes {
 inline const kernels::AdamWOptions kAdamWOptions{
     .learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
 
+// The same with the decay in the gradient.
+inline const kernels::AdamWOptions kAdamOptions = [] {
+  kernels::AdamWOptions options = kAdamWOptions;
+  options.decouples_decay = false;
+  return options;
+}();
+
 // Contiguous, on the CPU, at step 5; if rounding is on, its key is `seed`.
 [[nodiscard]] inline kernels::AdamWTensors adamw_tensors(at::IntArrayRef shape, const AdamWDtypes& dtypes,
                                                          std::uint64_t seed) {
