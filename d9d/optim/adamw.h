@@ -21,7 +21,7 @@ namespace d9d {
 
 // Parameters are float, double or half-precision leaves. Moments are fp32 (fp64 for fp64 parameters), whatever the
 // parameter's dtype; half-precision parameters are rounded to nearest after each step. On Hopper all parameters of one
-// dtype are updated by one kernel launch (kernels/adamw). Local.
+// dtype and with the same options are updated by one kernel launch (kernels/adamw). Local.
 class AdamW {
  public:
   // Allocates all state as zeros. Throws ConfigError for values out of range, for tensors that are not floating leaves,
@@ -29,6 +29,7 @@ class AdamW {
   AdamW(const std::vector<NamedParameter>& parameters, const AdamWConfig& config);
 
   [[nodiscard]] double learning_rate() const { return config_.lr; }
+  [[nodiscard]] std::map<std::string, double> rate_factors() const { return rate_factors_; }
 
   // Parameters without a gradient keep their value, moments and step count. Throws ConfigError for a negative learning
   // rate and for sparse gradients.
@@ -45,6 +46,7 @@ class AdamW {
  private:
   AdamWConfig config_;
   std::vector<detail::Moments> moments_;
+  std::map<std::string, double> rate_factors_;
 };
 
 }  // namespace d9d

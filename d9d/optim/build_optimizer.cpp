@@ -2,27 +2,37 @@
 
 #include <variant>
 
-#include "d9d/base/check.h"
+#include "d9d/optim/adam.h"
 #include "d9d/optim/adamw.h"
+#include "d9d/optim/lion.h"
+#include "d9d/optim/sgd.h"
 #include "d9d/optim/stochastic_adamw.h"
 
 namespace d9d {
+namespace {
+
+struct Builder {
+  const std::vector<NamedParameter>& parameters;
+  std::uint64_t seed;
+
+  Optimizer operator()(const AdamWConfig& config) const { return Optimizer(AdamW(parameters, config)); }
+  Optimizer operator()(const AdamConfig& config) const { return Optimizer(Adam(parameters, config)); }
+  Optimizer operator()(const SgdConfig& config) const { return Optimizer(Sgd(parameters, config)); }
+  Optimizer operator()(const StochasticAdamWConfig& config) const {
+    return Optimizer(StochasticAdamW(parameters, config, seed));
+  }
+  Optimizer operator()(const LionConfig& config) const { return Optimizer(Lion(parameters, config)); }
+};
+
+}  // namespace
 
 Optimizer build_optimizer(const OptimizerConfig& config, const std::vector<NamedParameter>& parameters,
                           std::uint64_t seed) {
-  return std::visit(
-      [&]<class T>(const T& record) -> Optimizer {
-        if constexpr (std::same_as<T, AdamWConfig>) {
-          return Optimizer(AdamW(parameters, record));
-        } else if constexpr (std::same_as<T, StochasticAdamWConfig>) {
-          return Optimizer(StochasticAdamW(parameters, record, seed));
-        } else {
-          throw ConfigError(
-              cat("[optim::build_optimizer] expected optimizer.name to be \"adamw\" or \"stochastic_adamw\", got \"",
-                  record.kTag.value, "\", which is not built yet. Use one of them, or pass an optimizer of your own."));
-        }
-      },
-      config);
+  return std::visit(Builder{.parameters = parameters, .seed = seed}, config);
+}
+
+ParameterGroups groups_of(const OptimizerConfig& config) {
+  return std::visit([](const auto& record) { return ParameterGroups(record); }, config);
 }
 
 }  // namespace d9d

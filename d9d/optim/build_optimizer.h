@@ -9,12 +9,15 @@
 
 #include "d9d/optim/config.h"
 #include "d9d/optim/optimizer.h"
+#include "d9d/optim/parameter_groups.h"
 
 namespace d9d {
 
-// The optimiser has one group of all `parameters`. `seed`: for optimisers that draw random numbers. Throws ConfigError
-// for optimisers that this version does not have: adam and sgd.
+// `seed`: for optimisers that draw random numbers. A group that matches none of `parameters` is no error: other ranks
+// may have them.
 [[nodiscard]] Optimizer build_optimizer(const OptimizerConfig& config, const std::vector<NamedParameter>& parameters,
                                         std::uint64_t seed = 0);
+
+[[nodiscard]] ParameterGroups groups_of(const OptimizerConfig& config);
 
 }  // namespace d9d

@@ -2,13 +2,32 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/describe.h"
+#include "d9d/optim/parameter_groups.h"
 
 namespace d9d {
+namespace {
+
+void check_groups(const auto& config, const ConfigPath& path) {
+  (void)ParameterGroups(config, /*place=*/cat(path / "groups"));
+}
+
+}  // namespace
+
+void AdamWConfig::validate(const ConfigPath& path) const { check_groups(*this, path); }
+void AdamConfig::validate(const ConfigPath& path) const { check_groups(*this, path); }
+void StochasticAdamWConfig::validate(const ConfigPath& path) const { check_groups(*this, path); }
+void LionConfig::validate(const ConfigPath& path) const { check_groups(*this, path); }
 
 void SgdConfig::validate(const ConfigPath& path) const {
   D9D_CHECK(!nesterov || (momentum > 0 && dampening == 0), ConfigError, path,
             "expected momentum > 0 and dampening = 0 with nesterov, got momentum = ", momentum,
             " and dampening = ", dampening, ". Change them, or turn nesterov off.");
+  for (const MomentumGroupConfig& each : groups) {
+    D9D_CHECK(!each.momentum || momentum > 0, ConfigError, path,
+              "expected momentum > 0 with a group that has its own, ", "got momentum = ", momentum, " and ",
+              *each.momentum, " in group '", each.group.name, "'. Set momentum, which the other parameters then have.");
+  }
+  check_groups(*this, path);
 }
 
 template const ValueType& json_type<OptimizerConfig>();

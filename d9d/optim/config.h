@@ -4,15 +4,58 @@
 // Example
 //   {"name": "adamw", "lr": 2.5e-4, "betas": [0.9, 0.95]}
 //   OptimizerConfig config = SgdConfig{.lr = 0.1, .momentum = 0.9};
+//
+// Groups give parameters options of their own: the first of them whose expression matches a parameter's whole name
+// decides, and "default" has the parameters that none matches.
+//   {"name": "adamw", "lr": 2.5e-4, "decay_all": false,
+//    "groups": [{"name": "experts", "parameters": ".*\\.experts\\..*", "lr_factor": 0.5}]}
 #pragma once
 
+#include <optional>
+#include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "d9d/base/dtype.h"
 #include "d9d/base/record.h"
 
 namespace d9d {
+
+// What a group of parameters has of its own. Keys that are left out are the optimiser's.
+struct ParameterGroupConfig {
+  std::string name = {};                    // in the log, and of the series lr/<name>
+  std::string parameters = {};              // regular expression of whole names of parameters
+  double lr_factor = 1.0;                   // the group's learning rate, as a factor of the optimiser's
+  std::optional<double> weight_decay = {};  // null: the optimiser's, or none where decay_all says so
+
+  static constexpr auto fields() {
+    using Group = ParameterGroupConfig;
+    return record<Group>(required("name", &Group::name), required("parameters", &Group::parameters),
+                         defaulted("lr_factor", &Group::lr_factor, greater_than(0)),
+                         defaulted("weight_decay", &Group::weight_decay, at_least(0)));
+  }
+};
+
+struct BetasGroupConfig {
+  ParameterGroupConfig group = {};
+  std::optional<std::pair<double, double>> betas = {};  // null: the optimiser's
+
+  static constexpr auto fields() {
+    using Group = BetasGroupConfig;
+    return record<Group>(flattened(&Group::group), defaulted("betas", &Group::betas, half_open(0, 1)));
+  }
+};
+
+struct MomentumGroupConfig {
+  ParameterGroupConfig group = {};
+  std::optional<double> momentum = {};  // null: the optimiser's
+
+  static constexpr auto fields() {
+    using Group = MomentumGroupConfig;
+    return record<Group>(flattened(&Group::group), defaulted("momentum", &Group::momentum, greater_than(0)));
+  }
+};
 
 struct AdamWConfig {
   double lr = 1e-3;                                // learning rate, times the multiplier of lr_scheduler
@@ -21,6 +64,10 @@ struct AdamWConfig {
   double weight_decay = 1e-2;                      // shrinks parameters by lr times this
   bool amsgrad = false;                            // divide by the largest second average so far
   bool maximize = false;                           // follow the gradient upwards
+  std::vector<BetasGroupConfig> groups = {};       // parameters with options of their own
+  bool decay_all = true;                           // false: norms, biases, other vectors and embeddings are not decayed
+
+  void validate(const ConfigPath& path) const;
 
   static constexpr Tag kTag = {"name", "adamw"};
   static constexpr auto fields() {
@@ -28,7 +75,8 @@ struct AdamWConfig {
     return record<AdamW>(required("lr", &AdamW::lr, at_least(0)), defaulted("betas", &AdamW::betas, half_open(0, 1)),
                          defaulted("eps", &AdamW::eps, at_least(0)),
                          defaulted("weight_decay", &AdamW::weight_decay, at_least(0)),
-                         defaulted("amsgrad", &AdamW::amsgrad), defaulted("maximize", &AdamW::maximize));
+                         defaulted("amsgrad", &AdamW::amsgrad), defaulted("maximize", &AdamW::maximize),
+                         defaulted("groups", &AdamW::groups), defaulted("decay_all", &AdamW::decay_all));
   }
 };
 
@@ -40,6 +88,10 @@ struct AdamConfig {
   bool amsgrad = false;                            // divide by the largest second average so far
   bool maximize = false;                           // follow the gradient upwards
   bool decoupled_weight_decay = false;             // shrinks parameters, as AdamW does
+  std::vector<BetasGroupConfig> groups = {};       // parameters with options of their own
+  bool decay_all = true;                           // false: norms, biases, other vectors and embeddings are not decayed
+
+  void validate(const ConfigPath& path) const;
 
   static constexpr Tag kTag = {"name", "adam"};
   static constexpr auto fields() {
@@ -48,17 +100,20 @@ struct AdamConfig {
                         defaulted("eps", &Adam::eps, at_least(0)),
                         defaulted("weight_decay", &Adam::weight_decay, at_least(0)),
                         defaulted("amsgrad", &Adam::amsgrad), defaulted("maximize", &Adam::maximize),
-                        defaulted("decoupled_weight_decay", &Adam::decoupled_weight_decay));
+                        defaulted("decoupled_weight_decay", &Adam::decoupled_weight_decay),
+                        defaulted("groups", &Adam::groups), defaulted("decay_all", &Adam::decay_all));
   }
 };
 
 struct SgdConfig {
-  double lr = 1e-3;           // learning rate, times the multiplier of lr_scheduler
-  double momentum = 0.0;      // decay of the sum of gradients; 0: none
-  double dampening = 0.0;     // share of a new gradient that is left out of the sum
-  double weight_decay = 0.0;  // added to the gradient, times the parameter
-  bool nesterov = false;      // needs momentum > 0 and dampening = 0
-  bool maximize = false;      // follow the gradient upwards
+  double lr = 1e-3;                              // learning rate, times the multiplier of lr_scheduler
+  double momentum = 0.0;                         // decay of the sum of gradients; 0: none
+  double dampening = 0.0;                        // share of a new gradient that is left out of the sum
+  double weight_decay = 0.0;                     // added to the gradient, times the parameter
+  bool nesterov = false;                         // needs momentum > 0 and dampening = 0
+  bool maximize = false;                         // follow the gradient upwards
+  std::vector<MomentumGroupConfig> groups = {};  // parameters with options of their own
+  bool decay_all = true;                         // false: norms, biases, other vectors and embeddings are not decayed
 
   void validate(const ConfigPath& path) const;
 
@@ -68,7 +123,8 @@ struct SgdConfig {
     return record<Sgd>(required("lr", &Sgd::lr, at_least(0)), defaulted("momentum", &Sgd::momentum, at_least(0)),
                        defaulted("dampening", &Sgd::dampening),
                        defaulted("weight_decay", &Sgd::weight_decay, at_least(0)),
-                       defaulted("nesterov", &Sgd::nesterov), defaulted("maximize", &Sgd::maximize));
+                       defaulted("nesterov", &Sgd::nesterov), defaulted("maximize", &Sgd::maximize),
+                       defaulted("groups", &Sgd::groups), defaulted("decay_all", &Sgd::decay_all));
   }
 };
 
@@ -79,6 +135,10 @@ struct StochasticAdamWConfig {
   double eps = 1e-8;                               // added to the root of the second average
   double weight_decay = 1e-2;                      // shrinks parameters by lr times this
   Dtype state_dtype = Dtype::kFloat32;             // of both moments
+  std::vector<BetasGroupConfig> groups = {};       // parameters with options of their own
+  bool decay_all = true;                           // false: norms, biases, other vectors and embeddings are not decayed
+
+  void validate(const ConfigPath& path) const;
 
   static constexpr Tag kTag = {"name", "stochastic_adamw"};
   static constexpr auto fields() {
@@ -86,11 +146,31 @@ struct StochasticAdamWConfig {
     return record<AdamW>(
         required("lr", &AdamW::lr, greater_than(0)), defaulted("betas", &AdamW::betas, half_open(0, 1)),
         defaulted("eps", &AdamW::eps, greater_than(0)), defaulted("weight_decay", &AdamW::weight_decay, at_least(0)),
-        required("state_dtype", &AdamW::state_dtype));
+        required("state_dtype", &AdamW::state_dtype), defaulted("groups", &AdamW::groups),
+        defaulted("decay_all", &AdamW::decay_all));
   }
 };
 
-using OptimizerConfig = std::variant<AdamWConfig, AdamConfig, SgdConfig, StochasticAdamWConfig>;
+// Lion: steps of one size for each element, along the sign of an average of gradients (arXiv:2302.06675).
+struct LionConfig {
+  double lr = 1e-4;                               // learning rate, times the multiplier of lr_scheduler
+  std::pair<double, double> betas = {0.9, 0.99};  // decay of the average in the step, and of the one that is kept
+  double weight_decay = 0.0;                      // shrinks parameters by lr times this
+  std::vector<BetasGroupConfig> groups = {};      // parameters with options of their own
+  bool decay_all = true;                          // false: norms, biases, other vectors and embeddings are not decayed
+
+  void validate(const ConfigPath& path) const;
+
+  static constexpr Tag kTag = {"name", "lion"};
+  static constexpr auto fields() {
+    using Lion = LionConfig;
+    return record<Lion>(required("lr", &Lion::lr, at_least(0)), defaulted("betas", &Lion::betas, half_open(0, 1)),
+                        defaulted("weight_decay", &Lion::weight_decay, at_least(0)), defaulted("groups", &Lion::groups),
+                        defaulted("decay_all", &Lion::decay_all));
+  }
+};
+
+using OptimizerConfig = std::variant<AdamWConfig, AdamConfig, SgdConfig, StochasticAdamWConfig, LionConfig>;
 
 extern template const ValueType& json_type<OptimizerConfig>();
 

@@ -1,25 +1,42 @@
 #include "d9d/optim/moments.h"
 
-#include <set>
-
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/philox.h"
+#include "d9d/kernels/adamw/adamw.h"
+#include "d9d/optim/leaves.h"
 
 namespace d9d::detail {
+namespace {
 
-std::vector<Moments> make_moments(const std::vector<NamedParameter>& parameters, const MomentsOptions& options) {
-  std::set<std::string> names;
+// Increments the step count and returns the tensors that the step updates.
+kernels::AdamWTensors begin_step(const Moments& moments, const AdamStep& shared) {
+  const NamedParameter& parameter = moments.parameter;
+  kernels::AdamWTensors tensors{.parameter = parameter.tensor,
+                                .grad = parameter.tensor.grad(),
+                                .exp_avg = moments.exp_avg,
+                                .exp_avg_sq = moments.exp_avg_sq,
+                                .max_exp_avg_sq = moments.max_exp_avg_sq,
+                                .step = ++*moments.step.mutable_data_ptr<std::int64_t>()};
+  if (shared.rounding_seed && parameter.tensor.scalar_type() == at::kBFloat16) {
+    tensors.rounding = kernels::StochasticRounding{
+        .key = philox_key(*shared.rounding_seed, "stochastic_rounding", parameter.name), .rows = parameter.rows};
+  }
+  return tensors;
+}
+
+}  // namespace
+
+std::vector<Moments> make_moments(const std::vector<NamedParameter>& parameters, const ParameterGroups& groups,
+                                  const MomentsOptions& options) {
+  check_leaves(parameters, options.optimizer);
   std::vector<Moments> result;
   for (const NamedParameter& parameter : parameters) {
     const at::Tensor& tensor = parameter.tensor;
-    D9D_CHECK(tensor.defined() && tensor.is_floating_point() && tensor.is_leaf() && !tensor.is_meta(), ConfigError,
-              "[optim::", options.optimizer, "] expected parameter '", parameter.name,
-              "' to be a floating leaf with storage, got another tensor. Build the optimizer after the parameters.");
-    D9D_CHECK(names.insert(parameter.name).second, ConfigError, "[optim::", options.optimizer,
-              "] expected distinct names, got '", parameter.name, "' twice. Name a shared parameter once.");
     const at::TensorOptions zeros = tensor.options().dtype(options.dtype(parameter)).requires_grad(false);
     result.push_back({.parameter = parameter,
+                      .options = groups.options_of(parameter),
                       .step = at::zeros({}, at::kLong),
                       .exp_avg = at::zeros(tensor.sizes(), zeros),
                       .exp_avg_sq = at::zeros(tensor.sizes(), zeros),
@@ -28,17 +45,25 @@ std::vector<Moments> make_moments(const std::vector<NamedParameter>& parameters,
   return result;
 }
 
-kernels::AdamWTensors begin_step(const Moments& moments, std::string_view optimizer) {
-  const at::Tensor& parameter = moments.parameter.tensor;
-  D9D_CHECK(parameter.grad().layout() == at::kStrided, ConfigError, "[optim::", optimizer,
-            "] expected a dense gradient of '", moments.parameter.name, "', got layout ", parameter.grad().layout(),
-            ". Sparse gradients are not built.");
-  return {.parameter = parameter,
-          .grad = parameter.grad(),
-          .exp_avg = moments.exp_avg,
-          .exp_avg_sq = moments.exp_avg_sq,
-          .max_exp_avg_sq = moments.max_exp_avg_sq,
-          .step = ++*moments.step.mutable_data_ptr<std::int64_t>()};
+void step(const std::vector<Moments>& moments, const AdamStep& shared, const at::Tensor& grad_scale) {
+  check_learning_rate(shared.learning_rate, shared.optimizer);
+  std::map<ParameterOptions, std::vector<kernels::AdamWTensors>> batches;
+  for (const Moments& each : moments) {
+    if (!each.parameter.tensor.grad().defined()) continue;
+    check_dense_gradient(each.parameter, shared.optimizer);
+    batches[each.options].push_back(begin_step(each, shared));
+  }
+  for (const auto& [options, tensors] : batches) {
+    kernels::adamw_(tensors,
+                    {.learning_rate = shared.learning_rate * options.lr_factor,
+                     .beta1 = options.betas.first,
+                     .beta2 = options.betas.second,
+                     .eps = shared.eps,
+                     .weight_decay = options.weight_decay,
+                     .decouples_decay = shared.decouples_decay,
+                     .maximize = shared.maximize},
+                    grad_scale);
+  }
 }
 
 void forget_step(const std::vector<Moments>& moments) {
@@ -58,22 +83,6 @@ std::map<std::string, DTensor> state_of(const std::vector<Moments>& moments) {
     }
   }
   return result;
-}
-
-void check_adam_numbers(double lr, const std::pair<double, double>& betas, double eps, double weight_decay,
-                        std::string_view optimizer) {
-  const auto is_beta = [](double beta) { return beta >= 0 && beta < 1; };
-  D9D_CHECK(lr >= 0 && eps >= 0 && weight_decay >= 0, ConfigError, "[optim::", optimizer,
-            "] expected lr, eps and weight_decay >= 0, got lr = ", lr, ", eps = ", eps,
-            ", weight_decay = ", weight_decay, ". Use positive numbers.");
-  D9D_CHECK(is_beta(betas.first) && is_beta(betas.second), ConfigError, "[optim::", optimizer,
-            "] expected betas in [0, 1), got ", betas.first, " and ", betas.second,
-            ". The usual ones are 0.9 and 0.999.");
-}
-
-void check_learning_rate(double learning_rate, std::string_view optimizer) {
-  D9D_CHECK(learning_rate >= 0, ConfigError, "[optim::", optimizer, "] expected a learning rate >= 0, got ",
-            learning_rate, ". Check the scheduler.");
 }
 
 }  // namespace d9d::detail

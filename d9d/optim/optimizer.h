@@ -34,6 +34,8 @@ class Optimizer {
   void step(double learning_rate, const at::Tensor& grad_scale) { held_->step(learning_rate, grad_scale); }
   void forget_step() { held_->forget_step(); }
   [[nodiscard]] std::map<std::string, DTensor> state_dict() const { return held_->state_dict(); }
+  // Empty unless the held optimiser satisfies HasRateFactors.
+  [[nodiscard]] std::map<std::string, double> rate_factors() const { return held_->rate_factors(); }
 
  private:
   struct Interface {
@@ -44,6 +46,7 @@ class Optimizer {
     virtual void step(double learning_rate, const at::Tensor& grad_scale) = 0;
     virtual void forget_step() = 0;
     virtual std::map<std::string, DTensor> state_dict() const = 0;
+    virtual std::map<std::string, double> rate_factors() const = 0;
   };
 
   template <class T>
@@ -67,6 +70,13 @@ class Optimizer {
       }
     }
     std::map<std::string, DTensor> state_dict() const override { return optimizer.state_dict(); }
+    std::map<std::string, double> rate_factors() const override {
+      if constexpr (HasRateFactors<T>) {
+        return optimizer.rate_factors();
+      } else {
+        return {};
+      }
+    }
 
     T optimizer;
   };

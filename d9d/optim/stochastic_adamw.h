@@ -37,6 +37,7 @@ class StochasticAdamW {
                   std::uint64_t seed);
 
   [[nodiscard]] double learning_rate() const { return config_.lr; }
+  [[nodiscard]] std::map<std::string, double> rate_factors() const { return rate_factors_; }
 
   // As in AdamW.
   void step(double learning_rate);
@@ -51,6 +52,7 @@ class StochasticAdamW {
   StochasticAdamWConfig config_;
   at::Tensor seed_;
   std::vector<detail::Moments> moments_;
+  std::map<std::string, double> rate_factors_;
 };
 
 }  // namespace d9d

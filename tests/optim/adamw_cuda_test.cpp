@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/optim/adamw.h"
+#include "d9d/optim/build_optimizer.h"
 #include "d9d/optim/stochastic_adamw.h"
 
 #include "tests/optim/copy_state.h"
@@ -46,6 +47,27 @@ TEST_F(OptimizerCuda, AdamW_steps_as_on_the_cpu) {
     const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kDouble, at::kFloat};
     const auto on_gpu = parameters(at::kCUDA, dtypes), on_cpu = parameters(at::kCPU, dtypes);
     AdamW ours(on_gpu, config), expected(on_cpu, config);
+    run_steps(ours, on_gpu, 0, 20);
+    run_steps(expected, on_cpu, 0, 20);
+    for (std::size_t i = 0; i < dtypes.size(); ++i) {
+      test::expect_close(on_gpu[i].name, on_gpu[i].tensor.cpu(), on_cpu[i].tensor,
+                         test::tolerance(dtypes[i] == at::kDouble ? "fp64" : "fp32"));
+    }
+  }
+}
+
+TEST_F(OptimizerCuda, All_others_and_groups_step_as_on_the_cpu) {
+  const std::vector<BetasGroupConfig> groups = {
+      {.group = {.name = "first", .parameters = "p0", .lr_factor = 0.5, .weight_decay = 0.2}}};
+  for (const OptimizerConfig& config :
+       {OptimizerConfig(AdamWConfig{.lr = 0.01, .groups = groups}),
+        OptimizerConfig(AdamConfig{.lr = 0.01, .weight_decay = 0.1, .groups = groups}),
+        OptimizerConfig(SgdConfig{.lr = 0.01, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.1}),
+        OptimizerConfig(SgdConfig{.lr = 0.01}),
+        OptimizerConfig(LionConfig{.lr = 0.01, .weight_decay = 0.1, .groups = groups})}) {
+    const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kDouble, at::kFloat};
+    const auto on_gpu = parameters(at::kCUDA, dtypes), on_cpu = parameters(at::kCPU, dtypes);
+    Optimizer ours = build_optimizer(config, on_gpu), expected = build_optimizer(config, on_cpu);
     run_steps(ours, on_gpu, 0, 20);
     run_steps(expected, on_cpu, 0, 20);
     for (std::size_t i = 0; i < dtypes.size(); ++i) {

@@ -358,14 +358,30 @@ def trainer_rows():
 
 def optimizer_rows():
     rows = {}
-    adamw = {"lr": 1e-2, "betas": [0.5, 0.6], "eps": 1e-2, "weight_decay": 0.5}
-    for name, given, others in (("adamw", {}, adamw | {"amsgrad": True, "maximize": True}),
-                                ("stochastic_adamw", {"state_dtype": "float32"}, adamw | {"state_dtype": "bfloat16"})):
+    adam = {"lr": 1e-2, "betas": [0.5, 0.6], "eps": 1e-2, "weight_decay": 0.5}
+    flags = {"amsgrad": True, "maximize": True}
+    kinds = {"adamw": ({}, adam | flags),
+             "stochastic_adamw": ({"state_dtype": "float32"}, adam | {"state_dtype": "bfloat16"}),
+             "adam": ({}, adam | flags | {"decoupled_weight_decay": True}),
+             "sgd": ({"momentum": 0.5}, {"lr": 1e-2, "momentum": 0.9, "dampening": 0.5, "weight_decay": 0.5, "nesterov": True,
+                                         "maximize": True}),
+             "lion": ({}, {"lr": 1e-2, "betas": [0.1, 0.2], "weight_decay": 0.5})}
+    for name, (needed, others) in kinds.items():
+        optimizer = {"name": name, "lr": 1e-3} | needed
+        dtype = {"model_provider.dtype": "bfloat16" if name == "stochastic_adamw" else "float32"}
         for key, value in others.items():
-            rows[f"optimizer[{name}].{key}"] = Row(value, look=numbers, given={
-                "optimizer": {"name": name, "lr": 1e-3} | given, "model_provider.dtype": "bfloat16"})
-    for name in ("adam", "sgd"):
-        rows[f"optimizer[{name}]"] = Row({"name": name, "lr": 1e-3}, look=unbuilt("optimizer.name"), at="optimizer")
+            rows[f"optimizer[{name}].{key}"] = Row(value, look=numbers, given={"optimizer": optimizer} | dtype)
+        decayed = {"optimizer": optimizer | {"lr": 1e-2, "weight_decay": 0.5}} | dtype
+        rows[f"optimizer[{name}].decay_all"] = Row(False, look=numbers, given=decayed)
+        group = {"name": "group", "parameters": ".*_proj\\.weight", "lr_factor": 0.5}
+        rows[f"optimizer[{name}].groups"] = Row([group], look=numbers, given=decayed)
+        grouped = {"optimizer": decayed["optimizer"] | {"groups": [group]}} | dtype
+        of_group = {"parameters": ".*norm.*", "lr_factor": 2.0, "weight_decay": 0.1}
+        of_group |= {"momentum": 0.9} if name == "sgd" else {"betas": [0.5, 0.6]}
+        for key, value in of_group.items():
+            rows[f"optimizer[{name}].groups[].{key}"] = Row(value, look=numbers, given=grouped, at=f"optimizer.groups.0.{key}")
+        rows[f"optimizer[{name}].groups[].name"] = Row("projections", look=log("projections"), given=grouped,
+                                                       at="optimizer.groups.0.name")
     return rows
 
 

@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "d9d/base/config/record_json.h"
-#include "d9d/loop/config/unsupported.h"
+#include "d9d/loop/checks/optimizer_groups.h"
 #include "d9d/lr_scheduler/build_lr_scheduler.h"
 #include "d9d/optim/build_optimizer.h"
 
@@ -25,14 +25,11 @@ void warn_of_rounded_steps(const Logger& log, const TrainableParameters& trainab
 
 }  // namespace
 
-AutoOptimizerProvider::AutoOptimizerProvider(OptimizerConfig config) : config_(std::move(config)) {
-  refuse_unsupported(config_);
-}
-
 Optimizer AutoOptimizerProvider::build_optimizer(const DistContext& context, const TrainableParameters& trainable) {
   if (context.is_main_process() && !std::holds_alternative<StochasticAdamWConfig>(config_)) {
     warn_of_rounded_steps(context.log(), trainable);
   }
+  check_groups(context, groups_of(config_), trainable.parameters);
   return d9d::build_optimizer(config_, trainable.parameters, trainable.base_seed);
 }
 

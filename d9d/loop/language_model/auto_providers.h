@@ -7,12 +7,13 @@
 
 namespace d9d {
 
-// Builds the optimiser that {"name": ...} selects, over all trainable parameters of the module in one group. The main
-// process warns of parameters that are kept in bfloat16 and rounded to the nearest value, where small steps vanish.
+// Builds the optimiser that {"name": ...} selects, over all trainable parameters of the module. The main process logs
+// how many parameters each group has (checks/optimizer_groups.h), and warns of parameters that are kept in bfloat16 and
+// rounded to the nearest value, where small steps vanish.
 class AutoOptimizerProvider : public OptimizerProvider {
  public:
-  // Throws ConfigError for an optimiser that this version does not have.
-  explicit AutoOptimizerProvider(OptimizerConfig config);
+  explicit AutoOptimizerProvider(OptimizerConfig config) : config_(std::move(config)) {}
+  // Collective over the ranks of a pipeline. Throws ConfigError for groups without parameters.
   [[nodiscard]] Optimizer build_optimizer(const DistContext& context, const TrainableParameters& trainable) override;
   [[nodiscard]] nlohmann::json dump_hparams() const override;
 

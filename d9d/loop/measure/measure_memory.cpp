@@ -281,7 +281,6 @@ class MeasuredRank {
 RankMemory measure_memory(const DistContext& context, const MemoryRequest& request,
                           ModelProvider<LanguageModelTypes>& model, const MemoryMeter& meter) {
   refuse_unsupported(request.trainer);
-  refuse_unsupported(request.optimizer);
   return MeasuredRank(context, request, model, meter).measure();
 }
 

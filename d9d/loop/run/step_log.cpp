@@ -137,6 +137,9 @@ void StepLog::write(StepReport& report) {
   }
   for (const auto& [name, norm] : report.gradients.layer_norms) values.known.emplace_back(name, norm);
   add("lr", report.learning_rate);
+  for (const auto& [group, factor] : job_.optimizer.rate_factors()) {
+    values.known.emplace_back("lr/" + group, factor * report.learning_rate);
+  }
   add("num_tokens", static_cast<double>(report.gradients.num_tokens));
   add("step_seconds", report.seconds);
   add("data_seconds", report.votes.data_seconds);

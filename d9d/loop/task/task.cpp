@@ -38,7 +38,8 @@ MetricMap checked_metrics(AnyTask& task) {
     D9D_CHECK(metric != nullptr, StateError,
               "[loop::trainer] expected TrainTask::create_metrics to return metrics, got null as '", name, "'.");
     for (const std::string& series : series_of(name, *metric)) {
-      const bool is_logged = std::ranges::find(kLogged, series) != kLogged.end() || series.starts_with("loss/");
+      const bool is_logged = std::ranges::find(kLogged, series) != kLogged.end() || series.starts_with("loss/") ||
+                             series.starts_with("lr/");
       D9D_CHECK(!is_logged, StateError,
                 "[loop::trainer] expected names of metrics that the job does not log itself, got '", series,
                 "'. Rename it in TrainTask::create_metrics, to metric/", name, " for instance.");

@@ -27,7 +27,6 @@ std::string error_with(const std::string& pointer, const char* value) {
 TEST(RefuseUnbuilt, Lets_a_plain_job_on_one_rank_through) {
   const auto config = parse_record<TrainerConfig>(built_trainer());
   EXPECT_NO_THROW(refuse_unsupported(config));
-  EXPECT_NO_THROW(refuse_unsupported(OptimizerConfig{AdamWConfig{.lr = 1e-3}}));
 }
 
 TEST(RefuseUnbuilt, Lets_the_neighbours_of_refused_settings_through) {
@@ -48,12 +47,6 @@ TEST(RefuseUnbuilt, Names_each_setting_of_the_trainer) {
   EXPECT_EQ(error_with("/pipelining/schedule", R"({"schedule": "inference"})"),
             "[config] trainer.pipelining.schedule = {\"schedule\":\"inference\"}: training without a backward pass is "
             "not built in this version. Use gpipe.");
-}
-
-TEST(RefuseUnbuilt, Names_the_optimiser) {
-  EXPECT_EQ(config_error_of([] { refuse_unsupported(OptimizerConfig{SgdConfig{}}); }),
-            "[config] optimizer.name = \"sgd\": this optimiser is not built in this version. Use 'adamw' or "
-            "'stochastic_adamw'.");
 }
 
 }  // namespace

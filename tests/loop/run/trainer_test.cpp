@@ -363,8 +363,6 @@ TEST(Trainer, What_is_not_built_is_refused_before_anything_else) {
   job.config.pipelining.schedule = InferenceScheduleConfig{};
   EXPECT_THAT([&] { job.train(); }, ThrowsMessage<ConfigError>(HasSubstr("trainer.pipelining.schedule")));
   EXPECT_EQ(job.provider.num_models, 0);
-  EXPECT_THAT([] { AutoOptimizerProvider(SgdConfig{.lr = 0.1}); },
-              ThrowsMessage<ConfigError>(HasSubstr("Use 'adamw' or")));
 }
 
 // Trains fifty steps of two unequal microbatches with clipping and AdamW, and compares with a plain LibTorch loop.
