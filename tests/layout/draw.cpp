@@ -83,6 +83,10 @@ LayoutJob draw_job() {
   job.has_pairs = one_in(5);
   job.num_sequences = number(1, 3);
   job.num_steps = number(1, 4);
+  using enum UpdateRule;
+  // Not Lion: a gradient that is zero but for rounding has a sign too (optimizers_test.cpp).
+  job.update_rule = any_of<UpdateRule>({kAdamW, kAdamW, kSgd, kAdam, kMomentum, kNesterov});
+  job.has_groups = one_in(3);
   return job;
 }
 

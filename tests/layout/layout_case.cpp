@@ -18,8 +18,9 @@
 #include "d9d/loop/run/job_sleep.h"
 #include "d9d/loop/step/gradient_manager.h"
 #include "d9d/loop/step/local_stages.h"
+#include "d9d/loop/task/trainable_parameters.h"
 #include "d9d/modules/mixed_precision.h"
-#include "d9d/optim/adamw.h"
+#include "d9d/optim/build_optimizer.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
 
@@ -32,30 +33,7 @@
 namespace d9d::test {
 namespace {
 
-constexpr double kLearningRate = 1e-2;
 constexpr double kMaxNorm = 0.5;
-
-class TestOptimizer {
- public:
-  TestOptimizer(const std::vector<NamedParameter>& parameters, UpdateRule rule)
-      : parameters_(parameters), rule_(rule), adamw_(AdamW(parameters, {.lr = kLearningRate})) {}
-  [[nodiscard]] const Optimizer& adamw() const { return adamw_; }
-
-  void step(double norm) {
-    const at::NoGradGuard no_grad;
-    const double clip = std::min(1.0, kMaxNorm / norm);
-    if (rule_ == UpdateRule::kAdamW) return adamw_.step(kLearningRate, at::scalar_tensor(clip, at::kDouble));
-    for (const NamedParameter& each : parameters_) {
-      const at::Tensor& grad = each.tensor.grad();
-      if (grad.defined()) each.tensor.sub_(grad.to(each.tensor.scalar_type()), kLearningRate * clip);
-    }
-  }
-
- private:
-  std::vector<NamedParameter> parameters_;
-  UpdateRule rule_;
-  Optimizer adamw_;
-};
 
 // The steps [begin, end) of a job. Those before begin are in the folder as a checkpoint; it gets one at the end, unless
 // that is the job's.
@@ -92,16 +70,7 @@ class RankJob {
     std::optional<GradientManager> manager;
     const GradientManagerConfig config{.grad_dtype = layout_.grad_dtype, .bucket_size_mb = layout_.bucket_size_mb};
     renew(manager, config);
-    std::vector<NamedParameter> trained;
-    for (const auto& [name, parameter] : module_->named_parameters()) {
-      if (!parameter->requires_grad()) continue;
-      trained.push_back({.name = name,
-                         .tensor = parameter->stored(),
-                         .global_shape = parameter->global_shape(),
-                         .mesh = parameter->mesh(),
-                         .placements = parameter->placements()});
-    }
-    TestOptimizer optimizer(trained, job_.update_rule);
+    Optimizer optimizer = make_optimizer();
     OffloadHooks work([&] {
       manager->close();
       if (executor_) executor_->close();
@@ -110,7 +79,7 @@ class RankJob {
     EqualMicrobatches equal_microbatches(context_, *module_);
     if (mutation_ == Mutation::kUnequalUnseen) context_.set_timeout(std::chrono::seconds(1));  // ranks wait for ever
     const DeviceMesh& all = context_.mesh(MeshDomain::kBatch);
-    const CheckpointState state{.tensors = tensors_of(*module_, optimizer.adamw())};
+    const CheckpointState state{.tensors = tensors_of(*module_, optimizer)};
     if (part.begin > 0) CheckpointDirectory(part.folder, all).newest().value().load(state, all);
     for (std::int64_t step = part.begin; step < part.end; ++step) {
       if (mutation_ != Mutation::kUnequalUnseen) equal_microbatches.check(step, share());
@@ -125,7 +94,10 @@ class RankJob {
           shared.result.layer_norms[cat("step ", step, " ", name)] = at::scalar_tensor(norm, at::kDouble);
         }
       }
-      if (report.is_usable) optimizer.step(report.norm);
+      if (report.is_usable) {
+        const double clip = std::min(1.0, kMaxNorm / report.norm);
+        optimizer.step(optimizer.learning_rate(), at::scalar_tensor(clip, at::kDouble));
+      }
       phase_.begin(Phase::kFinish);
       module_->finish_step(report.is_usable ? StepOutcome::kUpdated : StepOutcome::kSkipped);
       manager->reset();
@@ -149,6 +121,11 @@ class RankJob {
     model->materialize(at::kCPU);
     model->reset_parameters(/*base_seed=*/11);
     return model;
+  }
+
+  [[nodiscard]] Optimizer make_optimizer() const {
+    const bool is_mutated = mutation_ == Mutation::kGroupsUnseen && context_.rank() == context_.world_size() - 1;
+    return build_optimizer(optimizer_of(job_, /*with_groups=*/!is_mutated), trainable_parameters(*module_).parameters);
   }
 
   void renew(std::optional<GradientManager>& manager, const GradientManagerConfig& config) const {

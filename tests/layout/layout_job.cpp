@@ -58,6 +58,53 @@ bool is_unequal(const LayoutJob& job, const Layout& layout) {
   return num_microbatches(job, layout, 0) != num_microbatches(job, layout, num_ranks - 1);
 }
 
+namespace {
+
+template <class Config>
+Config with_groups_of(Config config) {
+  config.decay_all = false;
+  config.groups = {{.group = {.name = "attention",
+                              .parameters = ".*\\.self_attn\\..*_proj\\.weight",
+                              .lr_factor = 0.5,
+                              .weight_decay = 0.3}},
+                   {.group = {.name = "norms", .parameters = ".*norm.*", .lr_factor = 2.0}}};
+  if constexpr (requires { config.betas; }) config.groups[0].betas = std::pair(0.6, 0.8);
+  if constexpr (requires { config.momentum; }) {
+    if (config.momentum > 0) config.groups[0].momentum = 0.3;
+  }
+  return config;
+}
+
+OptimizerConfig without_groups(UpdateRule rule) {
+  constexpr double kRate = 1e-2, kDecay = 0.1;
+  switch (rule) {
+    case UpdateRule::kAdamW:
+      return AdamWConfig{.lr = kRate};
+    case UpdateRule::kSgd:
+      return SgdConfig{.lr = kRate};
+    case UpdateRule::kAdam:
+      return AdamConfig{.lr = kRate, .weight_decay = kDecay, .amsgrad = true};
+    case UpdateRule::kMomentum:
+      return SgdConfig{.lr = kRate, .momentum = 0.9, .dampening = 0.5, .weight_decay = kDecay};
+    case UpdateRule::kNesterov:
+      return SgdConfig{.lr = kRate, .momentum = 0.9, .weight_decay = kDecay, .nesterov = true};
+    case UpdateRule::kLion:
+      return LionConfig{.lr = kRate, .weight_decay = kDecay};
+  }
+  return {};
+}
+
+}  // namespace
+
+OptimizerConfig optimizer_of(const LayoutJob& job, bool with_groups) {
+  return std::visit(
+      [&](auto config) -> OptimizerConfig {
+        if (job.has_groups && with_groups) config = with_groups_of(config);
+        return config;
+      },
+      without_groups(job.update_rule));
+}
+
 bool is_rounded_to_float(const LayoutCase& drawn) {
   const auto is_rounded = [](const Layout& layout) {
     return layout.grad_dtype == Dtype::kFloat32 || layout.fsdp.gradient_dtype == Dtype::kFloat32;
@@ -138,7 +185,9 @@ std::string source(Labels value) {
   return source_of("Labels", {"kAll", "kUnequal", "kSecondHalf", "kSomeSequences"}, value);
 }
 std::string source(Weights value) { return source_of("Weights", {"kCounted", "kScaled", "kSomeZero"}, value); }
-std::string source(UpdateRule value) { return source_of("UpdateRule", {"kAdamW", "kSgd"}, value); }
+std::string source(UpdateRule value) {
+  return source_of("UpdateRule", {"kAdamW", "kSgd", "kAdam", "kMomentum", "kNesterov", "kLion"}, value);
+}
 std::string source(LeftOut value) {
   return source_of("LeftOut", {"kNothing", "kOddSteps", "kEvenSteps", "kMicrobatches"}, value);
 }
@@ -243,6 +292,7 @@ std::string source(const LayoutJob& job) {
       .member("num_sequences", &LayoutJob::num_sequences)
       .member("num_steps", &LayoutJob::num_steps)
       .member("update_rule", &LayoutJob::update_rule)
+      .member("has_groups", &LayoutJob::has_groups)
       .text();
 }
 

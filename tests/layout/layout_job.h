@@ -16,6 +16,7 @@
 #include "d9d/base/dtype.h"
 #include "d9d/core/mesh/device_mesh_parameters.h"
 #include "d9d/core/offload/offload.h"
+#include "d9d/optim/config.h"
 #include "d9d/parallelism/fsdp/fsdp_config.h"
 #include "d9d/pipelining/schedules/pipeline_schedule_config.h"
 
@@ -62,7 +63,14 @@ enum class Weights : std::uint8_t {
   kScaled,    // times 1, 2, 3, cyclically
   kSomeZero,  // times 1, 0, cyclically
 };
-enum class UpdateRule : std::uint8_t { kAdamW, kSgd };
+enum class UpdateRule : std::uint8_t {
+  kAdamW,
+  kSgd,
+  kAdam,      // with amsgrad
+  kMomentum,  // SGD, dampened
+  kNesterov,
+  kLion,
+};
 
 // Determines the numbers: every layout must give those of one rank.
 struct LayoutJob {
@@ -98,6 +106,7 @@ struct LayoutJob {
   std::int64_t num_sequences = 1;  // of a microbatch
   std::int64_t num_steps = 3;
   UpdateRule update_rule = UpdateRule::kAdamW;
+  bool has_groups = false;  // attention and norms have options of their own, and not all parameters are decayed
 };
 
 enum class Checkpoints : std::uint8_t {
@@ -169,6 +178,9 @@ struct LayoutCase {
 [[nodiscard]] std::int64_t num_microbatches(const LayoutJob& job, const Layout& layout, std::int64_t data_rank);
 // Whether not all ranks have equally many.
 [[nodiscard]] bool is_unequal(const LayoutJob& job, const Layout& layout);
+
+// Of its update rule. with_groups: whether it has those of the job.
+[[nodiscard]] OptimizerConfig optimizer_of(const LayoutJob& job, bool with_groups = true);
 
 // Whether any tensor is rounded to fewer digits than those of float64.
 [[nodiscard]] bool is_rounded_to_float(const LayoutCase& drawn);

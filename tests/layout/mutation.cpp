@@ -139,6 +139,7 @@ constexpr Description kDescriptions[] = {
     {Mutation::kMessageRounded, "message_rounded", "a stage gets hidden states that were rounded to float32"},
     {Mutation::kAuxiliaryOfStage, "auxiliary_of_stage", "a stage forgets the auxiliary loss of the layers before it"},
     {Mutation::kLostAsleep, "lost_asleep", "a rank's parameters lose their values while the job sleeps"},
+    {Mutation::kGroupsUnseen, "groups_unseen", "the last rank's optimiser does not see the groups of parameters"},
     {Mutation::kAnnouncedDtype, "announced_dtype", "a stage announces hidden states of the other of mixed dtypes"},
 };
 
@@ -179,6 +180,7 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   if (mutation == Mutation::kMessageStale) return mesh.pipeline_parallel > 1;
   if (mutation == Mutation::kMessageRounded) return num_stages(layout) > 1 && !is_rounded_to_float(drawn);
   if (mutation == Mutation::kLostAsleep) return !layout.sleeps.empty() && job.num_steps > 1;
+  if (mutation == Mutation::kGroupsUnseen) return job.has_groups;
   if (mutation == Mutation::kAnnouncedDtype) return num_stages(layout) > 1 && job.is_mixed;
   if (mutation == Mutation::kAuxiliaryOfStage) {
     return num_stages(layout) > 1 && has_experts(job) && job.balances_by_loss;

@@ -37,6 +37,7 @@ enum class Mutation : std::uint8_t {
   kMessageRounded,     // a stage gets hidden states that were rounded to float32
   kAuxiliaryOfStage,   // a stage forgets the auxiliary loss of the layers before it
   kLostAsleep,         // a rank's parameters lose their values while the job sleeps
+  kGroupsUnseen,       // the last rank's optimiser does not see the groups of parameters
   kAnnouncedDtype,     // a stage of a job of mixed dtypes announces hidden states of the other one
 };
 [[nodiscard]] const char* name_of(Mutation mutation);

@@ -1,0 +1,42 @@
+// Every optimiser, with groups of parameters, trains on each axis of a mesh as on one rank, and goes on from a
+// checkpoint on another mesh.
+#include <gtest/gtest.h>
+
+#include "tests/layout/layout_case.h"
+
+namespace d9d::test::optimizers_test {
+namespace {
+
+class Optimizers : public ::testing::TestWithParam<UpdateRule> {};
+
+LayoutJob job_with(UpdateRule rule) { return {.num_microbatches = 4, .update_rule = rule, .has_groups = true}; }
+
+TEST_P(Optimizers, With_groups_train_on_each_axis_as_on_one_rank) {
+  const LayoutJob job = job_with(GetParam());
+  const LayoutResult expected = train({}, job);
+  for (const DeviceMeshParameters& mesh :
+       {DeviceMeshParameters{.data_parallel_shard = 4}, DeviceMeshParameters{.data_parallel_replicate = 2},
+        DeviceMeshParameters{.data_parallel_replicate = 2, .data_parallel_shard = 2},
+        DeviceMeshParameters{.data_parallel_shard = 2, .tensor_parallel = 2},
+        DeviceMeshParameters{.context_parallel_shard = 2}, DeviceMeshParameters{.pipeline_parallel = 2},
+        DeviceMeshParameters{.pipeline_parallel = 2, .data_parallel_shard = 2}}) {
+    SCOPED_TRACE(to_source({.job = job, .layout = {.mesh = mesh}}));
+    expect_same(train({.mesh = mesh}, job), expected, tolerance("fp64"));
+  }
+}
+
+TEST_P(Optimizers, Continue_from_a_checkpoint_on_another_mesh) {
+  const LayoutJob job = job_with(GetParam());
+  const LayoutCase resumed{.job = job,
+                           .layout = {.mesh = {.data_parallel_shard = 4}},
+                           .resumes_at = 1,
+                           .rest = {.mesh = {.pipeline_parallel = 2, .data_parallel_replicate = 2}}};
+  EXPECT_EQ(fault_of(resumed), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, Optimizers,
+                         ::testing::Values(UpdateRule::kAdamW, UpdateRule::kSgd, UpdateRule::kAdam,
+                                           UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kLion));
+
+}  // namespace
+}  // namespace d9d::test::optimizers_test
