@@ -162,6 +162,27 @@ TEST(StochasticAdamW, Rounds_a_shard_as_the_whole_parameter) {
   }
 }
 
+TEST(StochasticAdamW, Rounds_in_groups_as_it_does_without) {
+  const auto after_three_steps = [](const std::vector<BetasGroupConfig>& groups) {
+    std::vector<NamedParameter> leaves;
+    for (const char* const name : {"a", "b", "c"}) leaves.push_back({name, leaf_of(wave(100, 0.3))});
+    StochasticAdamW optimizer(leaves, {.lr = 1e-3, .state_dtype = Dtype::kBFloat16, .groups = groups}, /*seed=*/1);
+    for (int step = 0; step < 3; ++step) {
+      for (const NamedParameter& leaf : leaves) set_grad(leaf.tensor, wave(100, step).to(at::kBFloat16));
+      optimizer.step(1e-3);
+    }
+    std::vector<at::Tensor> values;
+    for (const NamedParameter& leaf : leaves) values.push_back(leaf.tensor.detach());
+    return at::cat(values);
+  };
+  const at::Tensor plain = after_three_steps({});
+  EXPECT_TRUE(at::equal(plain, after_three_steps({{.group = {.name = "one", .parameters = "b"}}})));
+  const at::Tensor faster = after_three_steps({{.group = {.name = "one", .parameters = "b", .lr_factor = 3.0}}});
+  EXPECT_TRUE(at::equal(plain.narrow(0, 0, 100), faster.narrow(0, 0, 100)));
+  EXPECT_FALSE(at::equal(plain.narrow(0, 100, 100), faster.narrow(0, 100, 100)));
+  EXPECT_TRUE(at::equal(plain.narrow(0, 200, 100), faster.narrow(0, 200, 100)));
+}
+
 TEST(StochasticAdamW, Multiplies_gradients_by_the_scale) {
   Job scaled(wave(100, 0.1)), direct(wave(100, 0.1));
   set_grad(scaled.weight, wave(100, 0.2).to(at::kFloat));

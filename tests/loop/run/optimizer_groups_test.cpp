@@ -47,7 +47,7 @@ TEST(OptimizerGroups, Of_a_pipeline_train_as_on_one_rank_and_are_counted_over_al
   const std::string counts = cat(
       "parameters of the optimiser: ", count_of("embedding", expected.parameters, has("embed_tokens")), ", ",
       count_of("head", expected.parameters, has("lm_head")), ", ", count_of("default", expected.parameters, is_default),
-      "; ", count_of("without weight decay", expected.parameters, is_spared), "\n");
+      "; ", count_of("without weight decay", expected.parameters, is_spared));
   for (const pipeline::Trained* const each : {&expected, &trained}) {
     EXPECT_THAT(each->log, HasSubstr(counts));
     EXPECT_EQ(each->log.find(counts), each->log.rfind(counts)) << "more than one rank says so";
