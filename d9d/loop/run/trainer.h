@@ -33,7 +33,7 @@ struct TrainerParts {
   // the main process.
   std::shared_ptr<const Tracker> tracker;
   // Trackers that a job's file may choose, by their names in {"provider": "custom", "name": ...}.
-  TrackerFactories trackers = {};
+  TrackerFactories trackers;
   // A custom pipeline schedule (docs/pipelining.md) in place of trainer.pipelining.schedule, which must then be left
   // out.
   std::optional<PipelineSchedule> pipeline_schedule = std::nullopt;
