@@ -156,6 +156,9 @@ def schedule_rows():
             if name == "wsd" and key not in ("warmup_steps", "warmup_share"):
                 here = {"lr_scheduler": {"name": name, "warmup_steps": 1, "decay_share": 0.5}, "trainer.schedule.total_steps": 8}
             rows[f"lr_scheduler[{name}].{key}"] = Row(value, look=numbers, given=here)
+    wsd = {"name": "wsd", "decay_share": 0.5, "decay_curve": {"type": "poly"}}
+    rows["lr_scheduler[wsd].decay_curve[poly].power"] = Row(
+        3.0, look=numbers, given={"lr_scheduler": wsd, "trainer.schedule.total_steps": 8}, at="lr_scheduler.decay_curve.power")
     return rows
 
 

@@ -199,7 +199,7 @@ struct Task : LanguageModelTask {
   }
   void update_metrics(const LanguageModelState& state, const MetricMap& metrics) override {
     LanguageModelTask::update_metrics(state, metrics);
-    metric_at<SumMetric>(metrics, "num_microbatches").update(at::ones({}, state.num_predicted.options()));
+    metric_at<SumMetric>(metrics, "num_microbatches").update(state.num_predicted > 0);  // without padding microbatches
     metric_at<LastMetric>(metrics, "steps/last").update(at::full({}, step, state.num_predicted.options()));
   }
   nlohmann::json state() const override { return num_losses; }
