@@ -137,7 +137,7 @@ def main():
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--gradients", choices=["bfloat16", "float32"], help="default: sharded rows those of the model, others bfloat16")
     parser.add_argument("--masters", choices=["bfloat16", "float32"], default="bfloat16", help="dtype of parameters")
-    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="adamw: float32 moments; other: bfloat16")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="adamw: float32 moments; stochastic_adamw: bfloat16")
     parser.add_argument("--trace", type=Path, help=f"folder for traces of {TRACED_STEPS} steps more; adds what is exposed")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--layers", type=int, help="fewer than the model has, to try the script")

@@ -60,6 +60,7 @@ OPTIMIZERS = {
     "adamw": {"name": "adamw", "lr": 3e-4, "betas": [0.9, 0.95], "weight_decay": 0.1},
     "stochastic_adamw": {"name": "stochastic_adamw", "lr": 3e-4, "betas": [0.9, 0.95], "weight_decay": 0.1,
                          "state_dtype": "bfloat16"},
+    "muon": {"name": "muon", "lr": 3e-4, "adjust_lr_fn": "match_rms_adamw", "adamw": {"betas": [0.9, 0.95], "weight_decay": 0.1}},
 }
 
 

@@ -5,6 +5,7 @@
 #include "d9d/optim/adam.h"
 #include "d9d/optim/adamw.h"
 #include "d9d/optim/lion.h"
+#include "d9d/optim/muon.h"
 #include "d9d/optim/sgd.h"
 #include "d9d/optim/stochastic_adamw.h"
 
@@ -22,6 +23,7 @@ struct Builder {
     return Optimizer(StochasticAdamW(parameters, config, seed));
   }
   Optimizer operator()(const LionConfig& config) const { return Optimizer(Lion(parameters, config)); }
+  Optimizer operator()(const MuonConfig& config) const { return Optimizer(Muon(parameters, config)); }
 };
 
 }  // namespace

@@ -13,8 +13,8 @@
 
 namespace d9d {
 
-// `seed`: for optimisers that draw random numbers. A group that matches none of `parameters` is no error: other ranks
-// may have them.
+// Collective over the ranks of each parameter's mesh if the optimiser is Muon. `seed`: for optimisers that draw random
+// numbers. A group that matches none of `parameters` is no error: other ranks may have them.
 [[nodiscard]] Optimizer build_optimizer(const OptimizerConfig& config, const std::vector<NamedParameter>& parameters,
                                         std::uint64_t seed = 0);
 

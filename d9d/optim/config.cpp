@@ -30,6 +30,15 @@ void SgdConfig::validate(const ConfigPath& path) const {
   check_groups(*this, path);
 }
 
+void MuonConfig::validate(const ConfigPath& path) const {
+  D9D_CHECK(ns_coefficients.size() == 3, ConfigError, path / "ns_coefficients",
+            "expected 3 coefficients, those of x, x^3 and x^5, got ", ns_coefficients.size(), ". Leave the key out.");
+  D9D_CHECK(!products_dtype || *products_dtype == Dtype::kBFloat16 || *products_dtype == Dtype::kFloat32, ConfigError,
+            path / "products_dtype", "expected \"bfloat16\", \"float32\" or null, got \"", enum_name(*products_dtype),
+            "\". Change it.");
+  check_groups(*this, path);
+}
+
 template const ValueType& json_type<OptimizerConfig>();
 
 }  // namespace d9d

@@ -11,6 +11,7 @@
 //    "groups": [{"name": "experts", "parameters": ".*\\.experts\\..*", "lr_factor": 0.5}]}
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "d9d/base/dtype.h"
+#include "d9d/base/enum_names.h"
 #include "d9d/base/record.h"
 
 namespace d9d {
@@ -151,6 +153,82 @@ struct StochasticAdamWConfig {
   }
 };
 
+// What updates a parameter of Muon.
+enum class MuonRule { kMuon, kAdamW };
+constexpr auto enum_names(MuonRule) {
+  return std::to_array<EnumName<MuonRule>>({{MuonRule::kMuon, "muon"}, {MuonRule::kAdamW, "adamw"}});
+}
+
+// The factor of the learning rate of a matrix from `in` to `out` features, as in torch.optim.Muon.
+enum class AdjustLr {
+  kOriginal,      // sqrt(max(1, out / in))
+  kMatchRmsAdamW  // 0.2 sqrt(max(out, in)): steps as large as AdamW's, so that its rates and weight decay serve
+};
+constexpr auto enum_names(AdjustLr) {
+  return std::to_array<EnumName<AdjustLr>>(
+      {{AdjustLr::kOriginal, "original"}, {AdjustLr::kMatchRmsAdamW, "match_rms_adamw"}});
+}
+
+struct MuonGroupConfig {
+  ParameterGroupConfig group = {};
+  std::optional<double> momentum = {};                  // null: the optimiser's
+  std::optional<std::pair<double, double>> betas = {};  // null: those of the optimiser's adamw
+  std::optional<MuonRule> rule = {};                    // null: by the parameter's role in the model
+
+  static constexpr auto fields() {
+    using Group = MuonGroupConfig;
+    return record<Group>(flattened(&Group::group), defaulted("momentum", &Group::momentum, half_open(0, 1)),
+                         defaulted("betas", &Group::betas, half_open(0, 1)), defaulted("rule", &Group::rule));
+  }
+};
+
+// AdamW of the parameters that Muon leaves to it.
+struct MuonAdamWConfig {
+  double lr_factor = 1.0;                          // their learning rate, as a factor of the optimiser's
+  std::pair<double, double> betas = {0.9, 0.999};  // decay of the averages of gradients and of their squares
+  double eps = 1e-8;                               // added to the root of the second average
+  double weight_decay = 1e-2;                      // shrinks parameters by their learning rate times this
+
+  static constexpr auto fields() {
+    using AdamW = MuonAdamWConfig;
+    return record<AdamW>(defaulted("lr_factor", &AdamW::lr_factor, greater_than(0)),
+                         defaulted("betas", &AdamW::betas, half_open(0, 1)), defaulted("eps", &AdamW::eps, at_least(0)),
+                         defaulted("weight_decay", &AdamW::weight_decay, at_least(0)));
+  }
+};
+
+// Muon: hidden matrices move along their momentum made orthogonal, and AdamW updates all other parameters.
+struct MuonConfig {
+  double lr = 1e-3;           // learning rate, times the multiplier of lr_scheduler
+  double weight_decay = 0.1;  // shrinks matrices by lr times this
+  double momentum = 0.95;     // decay of the average of gradients
+  bool nesterov = true;       // directions are a step of the average ahead
+  std::vector<double> ns_coefficients = {3.4445, -4.7750, 2.0315};  // of x, x^3 and x^5 in a step of Newton-Schulz
+  double eps = 1e-7;                                                // least norm that a matrix is divided by
+  std::int64_t ns_steps = 5;                                        // of Newton-Schulz
+  AdjustLr adjust_lr_fn = AdjustLr::kOriginal;                      // factor of a matrix's rate, by its sizes
+  std::optional<Dtype> products_dtype = {};  // null: bfloat16 on GPUs, float32 on CPUs; of float64 always float64
+  std::int64_t bucket_size_mb = 64;          // MiB of matrices a rank that are exchanged together; 0: one parameter
+  MuonAdamWConfig adamw = {};                // for what is no hidden matrix
+  std::vector<MuonGroupConfig> groups = {};  // parameters with options of their own
+  bool decay_all = true;                     // false: norms, biases, other vectors and embeddings are not decayed
+
+  void validate(const ConfigPath& path) const;
+
+  static constexpr Tag kTag = {"name", "muon"};
+  static constexpr auto fields() {
+    using Muon = MuonConfig;
+    return record<Muon>(
+        required("lr", &Muon::lr, at_least(0)), defaulted("weight_decay", &Muon::weight_decay, at_least(0)),
+        defaulted("momentum", &Muon::momentum, half_open(0, 1)), defaulted("nesterov", &Muon::nesterov),
+        defaulted("ns_coefficients", &Muon::ns_coefficients), defaulted("eps", &Muon::eps, greater_than(0)),
+        defaulted("ns_steps", &Muon::ns_steps, at_least(0)), defaulted("adjust_lr_fn", &Muon::adjust_lr_fn),
+        defaulted("products_dtype", &Muon::products_dtype),
+        defaulted("bucket_size_mb", &Muon::bucket_size_mb, at_least(0)), defaulted("adamw", &Muon::adamw),
+        defaulted("groups", &Muon::groups), defaulted("decay_all", &Muon::decay_all));
+  }
+};
+
 // Lion: steps of one size for each element, along the sign of an average of gradients (arXiv:2302.06675).
 struct LionConfig {
   double lr = 1e-4;                               // learning rate, times the multiplier of lr_scheduler
@@ -170,7 +248,7 @@ struct LionConfig {
   }
 };
 
-using OptimizerConfig = std::variant<AdamWConfig, AdamConfig, SgdConfig, StochasticAdamWConfig, LionConfig>;
+using OptimizerConfig = std::variant<AdamWConfig, AdamConfig, SgdConfig, StochasticAdamWConfig, LionConfig, MuonConfig>;
 
 extern template const ValueType& json_type<OptimizerConfig>();
 

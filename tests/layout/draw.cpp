@@ -85,7 +85,9 @@ LayoutJob draw_job() {
   job.num_steps = number(1, 4);
   using enum UpdateRule;
   // Not Lion: a gradient that is zero but for rounding has a sign too (optimizers_test.cpp).
-  job.update_rule = any_of<UpdateRule>({kAdamW, kAdamW, kSgd, kAdam, kMomentum, kNesterov});
+  job.update_rule = any_of<UpdateRule>({kAdamW, kAdamW, kSgd, kAdam, kMomentum, kNesterov, kMuon});
+  // Of a matrix that is zero but for rounding in float32, too.
+  if (job.update_rule == kMuon && (job.dtype == at::kFloat || job.is_mixed)) job.update_rule = kNesterov;
   job.has_groups = one_in(3);
   return job;
 }

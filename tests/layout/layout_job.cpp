@@ -90,6 +90,8 @@ OptimizerConfig without_groups(UpdateRule rule) {
       return SgdConfig{.lr = kRate, .momentum = 0.9, .weight_decay = kDecay, .nesterov = true};
     case UpdateRule::kLion:
       return LionConfig{.lr = kRate, .weight_decay = kDecay};
+    case UpdateRule::kMuon:
+      return MuonConfig{.lr = kRate, .weight_decay = kDecay};
   }
   return {};
 }
@@ -186,7 +188,7 @@ std::string source(Labels value) {
 }
 std::string source(Weights value) { return source_of("Weights", {"kCounted", "kScaled", "kSomeZero"}, value); }
 std::string source(UpdateRule value) {
-  return source_of("UpdateRule", {"kAdamW", "kSgd", "kAdam", "kMomentum", "kNesterov", "kLion"}, value);
+  return source_of("UpdateRule", {"kAdamW", "kSgd", "kAdam", "kMomentum", "kNesterov", "kLion", "kMuon"}, value);
 }
 std::string source(LeftOut value) {
   return source_of("LeftOut", {"kNothing", "kOddSteps", "kEvenSteps", "kMicrobatches"}, value);

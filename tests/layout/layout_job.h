@@ -70,6 +70,7 @@ enum class UpdateRule : std::uint8_t {
   kMomentum,  // SGD, dampened
   kNesterov,
   kLion,
+  kMuon,
 };
 
 // Determines the numbers: every layout must give those of one rank.

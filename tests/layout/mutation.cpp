@@ -43,6 +43,9 @@ class MutatedCommunicator final : public Communicator {
   [[nodiscard]] Work all_to_all(const at::Tensor& output, const at::Tensor& input,
                                 const std::vector<std::int64_t>& output_splits,
                                 const std::vector<std::int64_t>& input_splits) override {
+    // Directions go to owners and updates back, in turn.
+    const bool is_update = phase_.phase == Phase::kSum && num_exchanges_++ % 2 == 1;
+    if (mutation_ == Mutation::kOwnerSilent && is_update && rank() == 0) input.zero_();
     return whole_->all_to_all(output, input, output_splits, input_splits);
   }
   [[nodiscard]] Work broadcast(const at::Tensor& tensor, std::int64_t root) override {
@@ -81,7 +84,8 @@ class MutatedCommunicator final : public Communicator {
   Mutation mutation_;
   PhaseOfRank& phase_;
   bool has_dropped_ = false;
-  int num_messages_ = 0;  // of a link
+  int num_messages_ = 0;   // of a link
+  int num_exchanges_ = 0;  // of matrices
   at::Tensor first_message_;
 };
 
@@ -140,6 +144,7 @@ constexpr Description kDescriptions[] = {
     {Mutation::kAuxiliaryOfStage, "auxiliary_of_stage", "a stage forgets the auxiliary loss of the layers before it"},
     {Mutation::kLostAsleep, "lost_asleep", "a rank's parameters lose their values while the job sleeps"},
     {Mutation::kGroupsUnseen, "groups_unseen", "the last rank's optimiser does not see the groups of parameters"},
+    {Mutation::kOwnerSilent, "owner_silent", "an owner of matrices leaves out its updates"},
     {Mutation::kAnnouncedDtype, "announced_dtype", "a stage announces hidden states of the other of mixed dtypes"},
 };
 
@@ -181,6 +186,10 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   if (mutation == Mutation::kMessageRounded) return num_stages(layout) > 1 && !is_rounded_to_float(drawn);
   if (mutation == Mutation::kLostAsleep) return !layout.sleeps.empty() && job.num_steps > 1;
   if (mutation == Mutation::kGroupsUnseen) return job.has_groups;
+  if (mutation == Mutation::kOwnerSilent) {
+    return job.update_rule == UpdateRule::kMuon &&
+           mesh.data_parallel_shard * mesh.context_parallel_shard * mesh.tensor_parallel > 1;
+  }
   if (mutation == Mutation::kAnnouncedDtype) return num_stages(layout) > 1 && job.is_mixed;
   if (mutation == Mutation::kAuxiliaryOfStage) {
     return num_stages(layout) > 1 && has_experts(job) && job.balances_by_loss;

@@ -34,9 +34,23 @@ TEST_P(Optimizers, Continue_from_a_checkpoint_on_another_mesh) {
   EXPECT_EQ(fault_of(resumed), "");
 }
 
+TEST(Muon, Trains_experts_on_each_axis_as_on_one_rank) {
+  const LayoutJob job{.family = "qwen3_moe", .num_microbatches = 4, .update_rule = UpdateRule::kMuon};
+  const LayoutResult expected = train({}, job);
+  for (const DeviceMeshParameters& mesh :
+       {DeviceMeshParameters{.data_parallel_replicate = 2, .expert_parallel = 2},
+        DeviceMeshParameters{.data_parallel_shard = 4, .expert_parallel = 2},
+        DeviceMeshParameters{.data_parallel_shard = 3},
+        DeviceMeshParameters{.pipeline_parallel = 2, .data_parallel_shard = 4, .expert_parallel = 2}}) {
+    SCOPED_TRACE(to_source({.job = job, .layout = {.mesh = mesh}}));
+    expect_same(train({.mesh = mesh}, job), expected, tolerance("fp64"));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Every, Optimizers,
                          ::testing::Values(UpdateRule::kAdamW, UpdateRule::kSgd, UpdateRule::kAdam,
-                                           UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kLion));
+                                           UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kLion,
+                                           UpdateRule::kMuon));
 
 }  // namespace
 }  // namespace d9d::test::optimizers_test

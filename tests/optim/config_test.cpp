@@ -21,6 +21,13 @@ TEST(OptimizerConfig, Reads_every_optimiser) {
                 .state_dtype,
             Dtype::kFloat32);
   EXPECT_EQ(std::get<LionConfig>(parse(R"({"name": "lion", "lr": 1})")).betas, std::pair(0.9, 0.99));
+  const auto muon = std::get<MuonConfig>(parse(R"({"name": "muon", "lr": 0.02, "adjust_lr_fn": "match_rms_adamw",
+      "products_dtype": "float32", "adamw": {"lr_factor": 0.5},
+      "groups": [{"name": "gates", "parameters": ".*gate.*", "rule": "adamw"}]})"));
+  EXPECT_EQ(muon.adjust_lr_fn, AdjustLr::kMatchRmsAdamW);
+  EXPECT_EQ(muon.products_dtype, Dtype::kFloat32);
+  EXPECT_EQ(muon.adamw.lr_factor, 0.5);
+  EXPECT_EQ(muon.groups[0].rule, MuonRule::kAdamW);
 }
 
 TEST(OptimizerConfig, Reads_groups_of_parameters) {
@@ -65,7 +72,9 @@ TEST(OptimizerConfig, Refuses_what_torch_refuses) {
        {R"({"name": "adamw", "lr": -1})", R"({"name": "adamw", "lr": 1, "betas": [0.9, 1.0]})",
         R"({"name": "adam", "lr": 1, "eps": -1})", R"({"name": "sgd", "lr": 1, "momentum": -0.1})",
         R"({"name": "sgd", "lr": 1, "nesterov": true})", R"({"name": "sgd", "lr": 1, "weight_decay": -1})",
-        R"({"name": "stochastic_adamw", "lr": 1})",
+        R"({"name": "stochastic_adamw", "lr": 1})", R"({"name": "muon", "lr": 1, "momentum": 1.0})",
+        R"({"name": "muon", "lr": 1, "ns_coefficients": [1, 2]})",
+        R"({"name": "muon", "lr": 1, "products_dtype": "float16"})",
         R"({"name": "stochastic_adamw", "lr": 0, "state_dtype": "float32"})"}) {
     EXPECT_THROW(std::ignore = parse(text), ConfigError) << text;
   }

@@ -24,6 +24,7 @@ const std::vector<OptimizerConfig>& all() {
       SgdConfig{.lr = 0.1, .momentum = 0.9, .dampening = 0.5},
       StochasticAdamWConfig{.lr = 0.1, .weight_decay = 0.5},
       LionConfig{.lr = 0.1, .weight_decay = 0.5},
+      MuonConfig{.lr = 0.1, .adamw = {.weight_decay = 0.5}},
       AdamWConfig{.lr = 0.1, .groups = {{.group = {.name = "p", .parameters = "p", .lr_factor = 0.5}}}}};
   return configs;
 }

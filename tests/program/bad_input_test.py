@@ -32,7 +32,7 @@ class BadInput(ProgramTest):
                                                                      "1 layers"]),
             "schedule longer than the job": ("trainer.schedule.total_steps=1", ["lr_scheduler", "1"]),
             "pipeline": ("trainer.pipelining.schedule.schedule=inference", ["trainer.pipelining", "inference", "not built"]),
-            "optimiser": ('optimizer={"name": "muon", "lr": 0.1}', ["optimizer.name", "muon", "adamw"]),
+            "optimiser": ('optimizer={"name": "shampoo", "lr": 0.1}', ["optimizer.name", "shampoo", "adamw"]),
             "group": ('optimizer={"name": "sgd", "lr": 0.1, "groups": [{"name": "odd", "parameters": "nothing"}]}',
                       ["trained parameters in each group", "'odd'", "embed_tokens"]),
             "profiling": ('trainer.profiling={"traces_dir": "t", "period_steps": 2, "warmup_steps": 2, '

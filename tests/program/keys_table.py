@@ -368,7 +368,10 @@ def optimizer_rows():
              "adam": ({}, adam | flags | {"decoupled_weight_decay": True}),
              "sgd": ({"momentum": 0.5}, {"lr": 1e-2, "momentum": 0.9, "dampening": 0.5, "weight_decay": 0.5, "nesterov": True,
                                          "maximize": True}),
-             "lion": ({}, {"lr": 1e-2, "betas": [0.1, 0.2], "weight_decay": 0.5})}
+             "lion": ({}, {"lr": 1e-2, "betas": [0.1, 0.2], "weight_decay": 0.5}),
+             "muon": ({"adamw": {"weight_decay": 0.5}}, {"lr": 1e-2, "weight_decay": 0.5, "momentum": 0.5, "nesterov": False,
+                                                       "ns_coefficients": [2.0, -1.5, 0.5], "eps": 1.0, "ns_steps": 2,
+                                                       "adjust_lr_fn": "match_rms_adamw", "products_dtype": "bfloat16"})}
     for name, (needed, others) in kinds.items():
         optimizer = {"name": name, "lr": 1e-3} | needed
         dtype = {"model_provider.dtype": "bfloat16" if name == "stochastic_adamw" else "float32"}
@@ -381,8 +384,18 @@ def optimizer_rows():
         grouped = {"optimizer": decayed["optimizer"] | {"groups": [group]}} | dtype
         of_group = {"parameters": ".*norm.*", "lr_factor": 2.0, "weight_decay": 0.1}
         of_group |= {"momentum": 0.9} if name == "sgd" else {"betas": [0.5, 0.6]}
+        if name == "muon":
+            of_group |= {"momentum": 0.5, "rule": "adamw"}
         for key, value in of_group.items():
             rows[f"optimizer[{name}].groups[].{key}"] = Row(value, look=numbers, given=grouped, at=f"optimizer.groups.0.{key}")
+        if name == "muon":
+            of_norms = {"optimizer": decayed["optimizer"] | {"groups": [group | {"parameters": ".*norm.*"}]}} | dtype
+            rows["optimizer[muon].groups[].betas"] = Row([0.5, 0.6], look=numbers, given=of_norms, at="optimizer.groups.0.betas")
+            for key, value in {"lr_factor": 0.5, "betas": [0.5, 0.6], "eps": 1e-2, "weight_decay": 0.0}.items():
+                rows[f"optimizer[muon].adamw.{key}"] = Row(value, look=numbers, given=decayed, at=f"optimizer.adamw.{key}")
+            rows["optimizer[muon].adamw"] = Row({"lr_factor": 0.5}, look=numbers, given=decayed, at="optimizer.adamw")
+            rows["optimizer[muon].bucket_size_mb"] = tests(
+                "tests/optim/muon_layout_test.cpp", "Steps_as_on_one_rank_on_every_layout")
         rows[f"optimizer[{name}].groups[].name"] = Row("projections", look=log("projections"), given=grouped,
                                                        at="optimizer.groups.0.name")
     return rows

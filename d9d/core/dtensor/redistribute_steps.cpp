@@ -24,14 +24,7 @@ struct Group {
     const DeviceMesh mesh = whole.slice(names);
     communicator = mesh.communicator();
     rank = mesh.index();
-    for (std::int64_t i = 0; i < mesh.num_ranks(); ++i) {
-      coordinates.push_back(whole.coordinate());
-      std::int64_t rest = i;
-      for (std::size_t k = axes.size(); k-- > 0;) {
-        coordinates.back()[axes[k]] = rest % whole.axes()[axes[k]].size;
-        rest /= whole.axes()[axes[k]].size;
-      }
-    }
+    coordinates = coordinates_along(whole, axes);
   }
   [[nodiscard]] std::int64_t size() const { return std::ssize(coordinates); }
 
@@ -169,6 +162,21 @@ bool is_cut(const Placement& placement) {
 }
 
 }  // namespace
+
+std::vector<std::vector<std::int64_t>> coordinates_along(const DeviceMesh& mesh, const std::vector<std::size_t>& axes) {
+  std::vector<std::vector<std::int64_t>> coordinates = {mesh.coordinate()};
+  for (const std::size_t axis : axes) {
+    std::vector<std::vector<std::int64_t>> further;
+    for (const std::vector<std::int64_t>& coordinate : coordinates) {
+      for (std::int64_t i = 0; i < mesh.axes()[axis].size; ++i) {
+        further.push_back(coordinate);
+        further.back()[axis] = i;
+      }
+    }
+    coordinates = std::move(further);
+  }
+  return coordinates;
+}
 
 std::vector<std::int64_t> local_shape(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
                                       const Placements& placements) {

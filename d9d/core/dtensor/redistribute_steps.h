@@ -16,6 +16,11 @@
 
 namespace d9d {
 
+// The coordinates of the ranks that differ from this one only in the given axes (ascending indices), in the order of
+// DeviceMesh::slice().ranks().
+[[nodiscard]] std::vector<std::vector<std::int64_t>> coordinates_along(const DeviceMesh& mesh,
+                                                                       const std::vector<std::size_t>& axes);
+
 // The axes, as ascending indices, along which elements must be communicated between two layouts. Empty: each rank
 // already holds what it needs. Partial counts as Replicate here, and so does any placement on an axis of one rank.
 [[nodiscard]] std::vector<std::size_t> travel_axes(const DeviceMesh& mesh, const Placements& from,

@@ -1,8 +1,9 @@
 #include "d9d/loop/measure/optimizer_sizes.h"
 
-#include <ATen/ATen.h>
+#include <algorithm>
+#include <vector>
 
-#include "d9d/optim/build_optimizer.h"
+#include <ATen/ATen.h>
 
 namespace d9d {
 
@@ -10,23 +11,25 @@ std::int64_t OptimizerSizes::bytes_of(const Module& module) {
   std::int64_t bytes = 0;
   for (const auto& [name, parameter] : module.named_parameters()) {
     if (!parameter->requires_grad()) continue;
-    const at::ScalarType dtype = parameter->stored().scalar_type();
-    if (!of_element_.contains(dtype)) of_element_[dtype] = state_bytes(2, dtype) - state_bytes(1, dtype);
-    bytes += of_element_[dtype] * parameter->stored().numel();
+    const Kind kind(parameter->stored().scalar_type(), parameter->role(), parameter->global_shape().size(),
+                    groups_.index_of(name));
+    if (!of_element_.contains(kind)) {
+      of_element_[kind] = state_bytes(name, *parameter, 2) - state_bytes(name, *parameter, 1);
+    }
+    bytes += of_element_[kind] * parameter->stored().numel();
   }
   return bytes;
 }
 
-std::int64_t OptimizerSizes::state_bytes(std::int64_t num_elements, at::ScalarType dtype) const {
-  const at::Tensor values = at::zeros({num_elements}, dtype).set_requires_grad(true);
-  const Optimizer optimizer = build_optimizer(config_, {{.name = "elements",
-                                                         .tensor = values,
-                                                         .rows = {},
-                                                         .global_shape = values.sizes().vec(),
-                                                         .mesh = {},
-                                                         .placements = {}}});
+std::int64_t OptimizerSizes::state_bytes(const std::string& name, const Parameter& like,
+                                         std::int64_t num_elements) const {
+  std::vector<std::int64_t> shape(std::max<std::size_t>(1, like.global_shape().size()), 1);
+  shape[0] = num_elements;
+  const at::Tensor values = at::zeros(shape, like.stored().scalar_type()).set_requires_grad(true);
+  const Optimizer optimizer =
+      build_optimizer(config_, {{.name = name, .tensor = values, .global_shape = shape, .role = like.role()}});
   std::int64_t bytes = 0;
-  for (const auto& [name, tensor] : optimizer.state_dict()) {
+  for (const auto& [slot, tensor] : optimizer.state_dict()) {
     bytes += static_cast<std::int64_t>(tensor.local.nbytes());
   }
   return bytes;

@@ -121,7 +121,7 @@ TEST(OptimizerGroups, Warn_of_narrow_parameters_with_every_optimiser_that_rounds
   };
   for (const OptimizerConfig& optimizer :
        {OptimizerConfig(AdamConfig{.lr = 0.1}), OptimizerConfig(SgdConfig{.lr = 0.1}),
-        OptimizerConfig(LionConfig{.lr = 0.1})}) {
+        OptimizerConfig(LionConfig{.lr = 0.1}), OptimizerConfig(MuonConfig{.lr = 0.1})}) {
     EXPECT_THAT(log(optimizer), AllOf(HasSubstr("WARNING - the optimiser updates first.weight in bfloat16"),
                                       HasSubstr("master_dtype"), HasSubstr("stochastic_adamw")));
   }
