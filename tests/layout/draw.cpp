@@ -89,6 +89,7 @@ LayoutJob draw_job() {
   // Of a matrix that is zero but for rounding in float32, too.
   if (job.update_rule == kMuon && (job.dtype == at::kFloat || job.is_mixed)) job.update_rule = kNesterov;
   job.has_groups = one_in(3);
+  job.has_averages = one_in(3);
   return job;
 }
 

@@ -21,6 +21,7 @@
 #include "d9d/loop/task/trainable_parameters.h"
 #include "d9d/modules/mixed_precision.h"
 #include "d9d/optim/build_optimizer.h"
+#include "d9d/optim/ema.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
 
@@ -49,6 +50,7 @@ struct Shared {
   LayoutResult result;
   Assembler gradients;
   Assembler parameters;
+  Assembler averages;
 };
 
 class RankJob {
@@ -79,7 +81,10 @@ class RankJob {
     EqualMicrobatches equal_microbatches(context_, *module_);
     if (mutation_ == Mutation::kUnequalUnseen) context_.set_timeout(std::chrono::seconds(1));  // ranks wait for ever
     const DeviceMesh& all = context_.mesh(MeshDomain::kBatch);
-    const CheckpointState state{.tensors = tensors_of(*module_, optimizer)};
+    std::optional<Ema> ema;
+    if (job_.has_averages) ema.emplace(trainable_parameters(*module_).parameters, EmaConfig{.decay = 0.5});
+    CheckpointState state{.tensors = tensors_of(*module_, optimizer)};
+    for (const auto& [name, tensor] : averages_of(ema)) state.tensors.emplace(kEmaPrefix + name, tensor);
     if (part.begin > 0) CheckpointDirectory(part.folder, all).newest().value().load(state, all);
     for (std::int64_t step = part.begin; step < part.end; ++step) {
       if (mutation_ != Mutation::kUnequalUnseen) equal_microbatches.check(step, share());
@@ -97,15 +102,17 @@ class RankJob {
       if (report.is_usable) {
         const double clip = std::min(1.0, kMaxNorm / report.norm);
         optimizer.step(optimizer.learning_rate(), at::scalar_tensor(clip, at::kDouble));
+        if (ema) update(*ema, step);
       }
       phase_.begin(Phase::kFinish);
       module_->finish_step(report.is_usable ? StepOutcome::kUpdated : StepOutcome::kSkipped);
       manager->reset();
       if (layout_.renews_manager) renew(manager, config);
-      if (!layout_.sleeps.empty()) sleep_and_wake();
+      if (!layout_.sleeps.empty()) sleep_and_wake(ema);
     }
     if (part.end < job_.num_steps) CheckpointDirectory(part.folder, all).save(part.end, state, {});
     for (const auto& [name, parameter] : module_->named_parameters()) shared.parameters.add(name, parameter->dtensor());
+    for (const auto& [name, tensor] : averages_of(ema)) shared.averages.add(name, tensor);
     auto whole = module_->full_state_dict();
     manager->close();
     const std::lock_guard lock(shared.mutex);
@@ -133,11 +140,22 @@ class RankJob {
     manager.emplace(context_, *module_, config, GradientClippingConfig{}, GradientMemory::kOfStep, stages_);
   }
 
-  void sleep_and_wake() {
+  static std::map<std::string, DTensor> averages_of(const std::optional<Ema>& ema) {
+    return ema ? ema->state_dict() : std::map<std::string, DTensor>();
+  }
+
+  void update(Ema& ema, std::int64_t step) const {
+    const bool is_last = context_.rank() == context_.world_size() - 1;
+    if (mutation_ != Mutation::kAveragesStale || step > 0 || !is_last) ema.update();
+    const AveragedWeights averaged(ema);
+  }
+
+  void sleep_and_wake(const std::optional<Ema>& ema) {
     const auto around = [](const SleepTags&, const std::function<void()>& body) { body(); };
     const TimeoutConfig timeout;
     JobSleep sleep(context_, offloads_, stages_, timeout);
     sleep.add_stages();
+    if (ema) sleep.add_averages(*ema);
     sleep.sleep(layout_.sleeps, around);
     sleep.wake(layout_.sleeps, around);
     if (mutation_ == Mutation::kLostAsleep && context_.is_main_process()) {
@@ -300,8 +318,10 @@ LayoutResult train_part(const Layout& layout, const LayoutJob& job, const Part& 
   LayoutResult result = std::move(shared.result);
   result.gradients = shared.gradients.take();
   result.parameters = shared.parameters.take();
-  result.faults = shared.gradients.faults();
-  result.faults.insert(result.faults.end(), shared.parameters.faults().begin(), shared.parameters.faults().end());
+  result.averages = shared.averages.take();
+  for (const Assembler* each : {&shared.gradients, &shared.parameters, &shared.averages}) {
+    result.faults.insert(result.faults.end(), each->faults().begin(), each->faults().end());
+  }
   for (const auto& [name, whole] : result.parameters) {
     const auto gathered = result.buffers.extract(name);
     if (gathered.empty() || !at::equal(gathered.mapped(), whole)) {
@@ -343,6 +363,7 @@ std::string difference(const LayoutResult& actual, const LayoutResult& expected,
   note(faults, difference(actual.layer_norms, expected.layer_norms, tolerance));
   note(faults, difference(in_double(actual.gradients), in_double(expected.gradients), tolerance));
   note(faults, difference(in_double(actual.parameters), in_double(expected.parameters), tolerance));
+  note(faults, difference(in_double(actual.averages), in_double(expected.averages), tolerance));
   note(faults, difference(in_double(actual.buffers), in_double(expected.buffers), tolerance));
   std::string text;
   for (const std::string& fault : faults) text += cat(text.empty() ? "" : "\n", fault);

@@ -27,6 +27,7 @@ struct LayoutResult {
   // "step 0 <name>": divided but not clipped; parameters that have a gradient.
   std::map<std::string, at::Tensor> gradients;
   std::map<std::string, at::Tensor> parameters;  // after the last step
+  std::map<std::string, at::Tensor> averages;    // of parameters, if the job has them
   std::map<std::string, at::Tensor> buffers;     // persistent ones
   // Faults of the layout itself: replicas that differ, parts that do not fit.
   std::vector<std::string> faults;

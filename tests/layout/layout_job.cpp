@@ -295,6 +295,7 @@ std::string source(const LayoutJob& job) {
       .member("num_steps", &LayoutJob::num_steps)
       .member("update_rule", &LayoutJob::update_rule)
       .member("has_groups", &LayoutJob::has_groups)
+      .member("has_averages", &LayoutJob::has_averages)
       .text();
 }
 

@@ -107,7 +107,8 @@ struct LayoutJob {
   std::int64_t num_sequences = 1;  // of a microbatch
   std::int64_t num_steps = 3;
   UpdateRule update_rule = UpdateRule::kAdamW;
-  bool has_groups = false;  // attention and norms have options of their own, and not all parameters are decayed
+  bool has_groups = false;    // attention and norms have options of their own, and not all parameters are decayed
+  bool has_averages = false;  // of the parameters, with which they change places after each step
 };
 
 enum class Checkpoints : std::uint8_t {

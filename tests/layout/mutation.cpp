@@ -145,6 +145,7 @@ constexpr Description kDescriptions[] = {
     {Mutation::kLostAsleep, "lost_asleep", "a rank's parameters lose their values while the job sleeps"},
     {Mutation::kGroupsUnseen, "groups_unseen", "the last rank's optimiser does not see the groups of parameters"},
     {Mutation::kOwnerSilent, "owner_silent", "an owner of matrices leaves out its updates"},
+    {Mutation::kAveragesStale, "averages_stale", "the last rank does not average the first step"},
     {Mutation::kAnnouncedDtype, "announced_dtype", "a stage announces hidden states of the other of mixed dtypes"},
 };
 
@@ -190,6 +191,7 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
     return job.update_rule == UpdateRule::kMuon &&
            mesh.data_parallel_shard * mesh.context_parallel_shard * mesh.tensor_parallel > 1;
   }
+  if (mutation == Mutation::kAveragesStale) return job.has_averages;
   if (mutation == Mutation::kAnnouncedDtype) return num_stages(layout) > 1 && job.is_mixed;
   if (mutation == Mutation::kAuxiliaryOfStage) {
     return num_stages(layout) > 1 && has_experts(job) && job.balances_by_loss;

@@ -39,6 +39,7 @@ enum class Mutation : std::uint8_t {
   kLostAsleep,         // a rank's parameters lose their values while the job sleeps
   kGroupsUnseen,       // the last rank's optimiser does not see the groups of parameters
   kOwnerSilent,        // an owner of matrices leaves out its updates
+  kAveragesStale,      // the last rank does not average the first step
   kAnnouncedDtype,     // a stage of a job of mixed dtypes announces hidden states of the other one
 };
 [[nodiscard]] const char* name_of(Mutation mutation);

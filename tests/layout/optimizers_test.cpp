@@ -1,4 +1,4 @@
-// Every optimiser, with groups of parameters, trains on each axis of a mesh as on one rank, and goes on from a
+// Every optimiser, with groups of parameters and averages of them, trains on each axis of a mesh as on one rank, and goes on from a
 // checkpoint on another mesh.
 #include <gtest/gtest.h>
 
@@ -9,7 +9,9 @@ namespace {
 
 class Optimizers : public ::testing::TestWithParam<UpdateRule> {};
 
-LayoutJob job_with(UpdateRule rule) { return {.num_microbatches = 4, .update_rule = rule, .has_groups = true}; }
+LayoutJob job_with(UpdateRule rule) {
+  return {.num_microbatches = 4, .update_rule = rule, .has_groups = true, .has_averages = true};
+}
 
 TEST_P(Optimizers, With_groups_train_on_each_axis_as_on_one_rank) {
   const LayoutJob job = job_with(GetParam());
@@ -22,6 +24,32 @@ TEST_P(Optimizers, With_groups_train_on_each_axis_as_on_one_rank) {
         DeviceMeshParameters{.pipeline_parallel = 2, .data_parallel_shard = 2}}) {
     SCOPED_TRACE(to_source({.job = job, .layout = {.mesh = mesh}}));
     expect_same(train({.mesh = mesh}, job), expected, tolerance("fp64"));
+  }
+}
+
+// Of replicas, flat slices, columns, experts on other ranks and stages with one embedding.
+TEST(Averages, Of_each_axis_are_those_of_one_rank) {
+  for (const bool has_experts : {false, true}) {
+    const LayoutJob job{.family = has_experts ? "qwen3_moe" : "qwen3_dense",
+                        .ties_embeddings = true,
+                        .num_microbatches = 4,
+                        .has_averages = true};
+    const LayoutResult expected = train({}, job);
+    ASSERT_FALSE(expected.averages.empty());
+    std::vector<DeviceMeshParameters> meshes = {{.data_parallel_shard = 4},
+                                                {.data_parallel_replicate = 2},
+                                                {.context_parallel_shard = 2},
+                                                {.pipeline_parallel = 2},
+                                                {.pipeline_parallel = 2, .data_parallel_shard = 2}};
+    if (has_experts) {
+      meshes.push_back({.data_parallel_shard = 4, .expert_parallel = 2});
+    } else {
+      meshes.push_back({.data_parallel_shard = 2, .tensor_parallel = 2});
+    }
+    for (const DeviceMeshParameters& mesh : meshes) {
+      SCOPED_TRACE(to_source({.job = job, .layout = {.mesh = mesh}}));
+      expect_same(train({.mesh = mesh}, job), expected, tolerance("fp64"));
+    }
   }
 }
 

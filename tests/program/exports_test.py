@@ -56,6 +56,30 @@ class Exports(ProgramTest):
                     self.assertEqual(transformers.AutoConfig.from_pretrained(exported).dtype,
                                      getattr(torch, master or dtype))
 
+    def test_a_checkpoint_gives_averaged_and_trained_weights(self):
+        for dtype, master in (("bfloat16", "float32"), ("bfloat16", None)):
+            with self.subTest(dtype=dtype, master=master):
+                contents = {}
+                for exported in ("averaged", "trained"):
+                    job = self.exporting("dense")
+                    job.config["model_provider"]["dtype"] = dtype
+                    job.config["trainer"]["model_stage_factory"] = {"master_dtype": master}
+                    job.config["trainer"]["ema"] = {"decay": 0.5, "export": exported}
+                    made = self.assert_exports_checkpoints(job, "mesh.data_parallel_shard=2", "data.microbatch_size=2")
+                    contents[exported] = self.content(made)
+                for weights, expected in contents.items():
+                    made = job.folder / weights
+                    self.convert(job.saves / "save-4", made, "--weights", weights, "--files", job.exports / "step-4")
+                    self.assertEqual(self.content(made), expected)
+                self.assertNotEqual(contents["averaged"], contents["trained"])
+
+    def test_averages_that_a_checkpoint_lacks_are_missed(self):
+        job = self.exporting("dense")
+        self.trained(job)
+        self.assertIn("expected averages of the weights", self.convert(job.saves, job.folder / "made", "--weights=averaged", code=2))
+        self.assertIn("expected --weights with a checkpoint",
+                      self.convert(job.export, job.folder / "made", "--weights=trained", code=2))
+
     def test_a_checkpoint_of_many_ranks_and_splits_does_too(self):
         splits = {"split_vocab_size": {"special": 56, "regular": 200}, "split_vocab_order": ["regular", "special"]}
         for model, mesh, of_model in (("moe", ("mesh.data_parallel_shard=4", "data.microbatch_size=2"), splits),

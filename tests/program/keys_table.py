@@ -250,6 +250,8 @@ def trainer_rows():
     helper = "tests/tracker/helper/helper_tracker_test.cpp"
     best_evaluation = "tests/loop/run/best_evaluation_test.cpp"
     spikes = "tests/loop/run/spikes_test.cpp"
+    averages = "tests/loop/run/averaged_weights_test.cpp"
+    averaged = {"trainer.ema": {"decay": 0.9}}
     evaluated = {"kind": "tokens", "path": "tokens.bin", "dtype": "uint8", "sequence_length": 32, "global_batch_size": 8,
                  "microbatch_size": 4, "num_workers": 0}
     rows = {
@@ -310,6 +312,13 @@ def trainer_rows():
         "trainer.gradient_clipping.spikes.window_steps": tests(spikes, "Change_nothing_and_are_counted"),
         "trainer.gradient_clipping.spikes.on_spike": tests(spikes, "Stop_the_job_if_asked"),
         "trainer.gradient_clipping.max_skipped_in_a_row": tests(spikes, "In_a_row_end_the_job_at_the_limit"),
+        "trainer.ema": Row({"decay": 0.9}, look=numbers),
+        "trainer.ema.decay": Row(0.1, look=numbers, given=averaged),
+        "trainer.ema.warmup": Row(True, look=numbers, given=averaged),
+        "trainer.ema.start_step": Row(2, look=numbers, given=averaged),
+        "trainer.ema.period_steps": Row(2, look=numbers, given=averaged),
+        "trainer.ema.evaluate": tests(averages, "Are_evaluated_in_place_of_the_trained_ones_or_beside_them"),
+        "trainer.ema.export": Row("trained", look=numbers, given=averaged),
         "trainer.evaluation": Row({"validation": {"period_steps": 2}}, look=log("evaluation 'validation' after step 2: loss"),
                                   given={"evaluation_data": {"validation": evaluated}}),
         "trainer.evaluation{}.period_steps": tests(evaluation, "Has_a_period_a_limit_and_a_last_step"),

@@ -44,6 +44,8 @@ class Waits(ProgramTest):
         model = models.MODELS["qwen3-1.7b"]._replace(**SMALL)
         self.assert_no_waits(self.steps(model))
         self.assert_no_waits(self.steps(model, optimizer=models.OPTIMIZERS["stochastic_adamw"]))
+        for optimizer in models.OPTIMIZERS.values():  # of parameters as wide as their averages, and of narrower ones
+            self.assert_no_waits(self.steps(model, optimizer=optimizer, trainer={"ema": {"decay": 0.999, "warmup": True}}))
         microbatches = {"global_batch_size": 2 * model.microbatch}
         self.assert_no_waits(self.steps(model, data=microbatches, model_provider={"checkpointing": True}))
 

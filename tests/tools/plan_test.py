@@ -54,6 +54,20 @@ def check_model():
     assert sum(map(int, elements)) == 8190735360, elements
 
 
+def check_averages():
+    """trainer.ema adds 4 bytes an element of bfloat16 parameters to the moments, here as many as the moments' 4."""
+    optimizer = 'optimizer={"name": "stochastic_adamw", "lr": 1e-4, "state_dtype": "bfloat16"}'
+    dtype = "model_provider.dtype=bfloat16"
+
+    def of_rank(*overrides):
+        return run(DENSE, optimizer, dtype, *overrides).splitlines()[2].split()
+
+    alone, averaged = of_rank(), of_rank('trainer.ema={"decay": 0.999}')
+    different = [(old, new) for old, new in zip(alone, averaged, strict=True) if old != new]
+    (moments, both), _total = different
+    assert abs(float(both) / float(moments) - 2) < 0.01, (alone, averaged)
+
+
 def check_families():
     """The family is what the flag says, the checkpoint's config.json, a preset's folder, or the first with a layer's keys."""
     sizes = ("--microbatch", "1x128", "--microbatches", 1)
@@ -121,6 +135,7 @@ def check_errors():
 
 check_jobs()
 check_model()
+check_averages()
 check_families()
 check_memory()
 check_meshes()

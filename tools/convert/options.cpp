@@ -22,6 +22,8 @@ SOURCE is a folder in the layout of the Hugging Face hub; TARGET becomes one. Wh
 SOURCE may be a checkpoint of a training job, save_dir/save-<step>, or a save_dir, whose newest it means: TARGET becomes
 the model as the job exports it, with its config.json. Data and optimiser are not read.
 
+  --weights averaged|trained    of a checkpoint of a job with trainer.ema; default: those that the job exports
+
 Any model:
   --dtype NAME              float64, float32, bfloat16 or float16, for tensors of these types
   --rename 'REGEX=>TEXT'    in each name, what the regular expression matches becomes the text ($1: its first group);

@@ -29,12 +29,18 @@ constexpr auto enum_names(Qkv) {
   return std::to_array<EnumName<Qkv>>({{Qkv::kSeparate, "separate"}, {Qkv::kPacked, "packed"}});
 }
 
+enum class Weights { kAveraged, kTrained };
+constexpr auto enum_names(Weights) {
+  return std::to_array<EnumName<Weights>>({{Weights::kAveraged, "averaged"}, {Weights::kTrained, "trained"}});
+}
+
 // Each field is a flag of the same name: `max_shard_size` is --max-shard-size.
 struct Options {
   std::optional<Naming> to = {};
   std::optional<Experts> experts = {};
   std::optional<Qkv> qkv = {};
   std::optional<Dtype> dtype = {};
+  std::optional<Weights> weights = {};   // of a checkpoint; none: those that its job exports
   std::vector<std::string> rename = {};  // PATTERN=>REPLACEMENT
   std::string vocabulary = {};           // regular=151643,special=293
   std::filesystem::path files = {};      // a folder whose files beside the weights are copied; empty: none
@@ -48,8 +54,9 @@ struct Options {
   static constexpr auto fields() {
     return record<Options>(defaulted("to", &Options::to), defaulted("experts", &Options::experts),
                            defaulted("qkv", &Options::qkv), defaulted("dtype", &Options::dtype),
-                           defaulted("rename", &Options::rename), defaulted("vocabulary", &Options::vocabulary),
-                           defaulted("files", &Options::files), defaulted("max_shard_size", &Options::max_shard_size),
+                           defaulted("weights", &Options::weights), defaulted("rename", &Options::rename),
+                           defaulted("vocabulary", &Options::vocabulary), defaulted("files", &Options::files),
+                           defaulted("max_shard_size", &Options::max_shard_size),
                            defaulted("workers", &Options::workers, between(1, 256)),
                            defaulted("overwrite", &Options::overwrite), defaulted("dry_run", &Options::dry_run),
                            defaulted("source", &Options::source), defaulted("target", &Options::target));

@@ -54,8 +54,37 @@ nlohmann::json config_of(const ModelFamily<Parameters>& family, const nlohmann::
   return family.huggingface_config(sizes, CausalLMHeadConfig{}, parse_record<Dtype>(stored, path / "dtype"));
 }
 
+// The tensors of a model with the averages of its weights, in the model's dtypes.
+NamedTensors with_averages(const NamedTensors& model, const NamedTensors& averages) {
+  const auto find = [model, averages](const std::string& name) {
+    const std::optional<TensorSource> trained = model.find(name);
+    std::optional<TensorSource> average = averages.find(name + ".average");
+    if (!trained || !average) return trained;
+    average->name = name;
+    if (average->dtype == trained->dtype) return average;
+    return std::optional(
+        TensorSource{.name = name,
+                     .dtype = trained->dtype,
+                     .shape = trained->shape,
+                     .read = [average = *average, dtype = trained->dtype] { return average.read().to(dtype); },
+                     .origin = average->origin});
+  };
+  return {.names = model.names, .find = find};
+}
+
+NamedTensors weights_of(const SavedCheckpoint& saved, const std::optional<Weights>& wanted) {
+  const NamedTensors model = saved.tensors("model."), averages = saved.tensors("ema.");
+  const nlohmann::ordered_json none = nlohmann::ordered_json::object();
+  const auto ema = saved.values().value("trainer", none).value("ema", none);
+  const bool exports_averages = ema.is_object() && ema.value("export", "") == enum_name(Weights::kAveraged);
+  if (wanted ? *wanted == Weights::kTrained : !exports_averages) return model;
+  D9D_CHECK(!averages.names.empty(), UsageError, "[convert] expected averages of the weights in '",
+            saved.folder().string(), "', got none: its job had no trainer.ema. Leave out --weights.");
+  return with_averages(model, averages);
+}
+
 Source open_checkpoint(std::shared_ptr<const SavedCheckpoint> saved, Options& options) {
-  Source source{.opened = saved, .tensors = saved->tensors("model.")};
+  Source source{.opened = saved, .tensors = weights_of(*saved, options.weights)};
   const std::string file = (saved->folder() / "manifest.json").string();
   const nlohmann::ordered_json& values = saved->values();
   const auto hparams =
@@ -84,6 +113,8 @@ Source open_checkpoint(std::shared_ptr<const SavedCheckpoint> saved, Options& op
 
 Source open_source(Options& options) {
   std::optional<SavedCheckpoint> saved = checkpoint_at(options.source);
+  D9D_CHECK(saved || !options.weights, UsageError, "[convert] expected --weights with a checkpoint of a job, got '",
+            options.source.string(), "'. Leave it out.");
   Source source = saved ? open_checkpoint(std::make_shared<const SavedCheckpoint>(std::move(*saved)), options)
                         : open_folder(options.source);
   if (!options.files.empty()) {

@@ -36,6 +36,13 @@ void check_same_mapper(const TrainingJob& job, const StateMapper& mapper) {
   }
 }
 
+std::map<std::string, DTensor> exported_state(const TrainingJob& job) {
+  std::map<std::string, DTensor> state = state_of(*job.module);
+  if (!job.ema || job.config.ema->exported == ExportedWeights::kTrained) return state;
+  for (auto& [name, tensor] : job.ema->rounded()) state.insert_or_assign(name, std::move(tensor));
+  return state;
+}
+
 // Files and folders that a job writes besides its export, each with the configuration key that names it.
 using Places = std::vector<std::pair<std::string, fs::path>>;
 
@@ -97,7 +104,7 @@ std::unique_ptr<FolderLock> prepare_export(const DistContext& context, const std
 void export_model(const TrainingJob& job, const ModelExport& model, const std::filesystem::path& folder) {
   check_same_mapper(job, model.mapper);
   const DeviceMesh ranks = job.context.mesh(MeshDomain::kBatch);
-  const std::map<std::string, DTensor> state = state_of(*job.module);
+  const std::map<std::string, DTensor> state = exported_state(job);
   std::set<std::string> buffers;
   for (const auto& [name, buffer] : job.module->named_buffers()) buffers.insert(name);
   const auto copies = copies_of_buffers(*job.module, job.stages, "");

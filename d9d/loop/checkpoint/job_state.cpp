@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kModel = kModelPrefix, kOptimizer = "optimizer.";  // prefixes of names
+const std::string kModel = kModelPrefix, kOptimizer = "optimizer.", kEma = kEmaPrefix;  // prefixes of names
 constexpr const char* kTrainableOnly = "checkpoint_only_trainable_parameters";
 
 std::map<std::string, DTensor> tensors_of_model(const Module& module, bool trainable_only) {
@@ -58,6 +58,26 @@ std::map<std::string, DTensor> tensors_of_optimizer(const Module& module, const 
     tensors.emplace(kOptimizer + name, std::move(tensor));
   }
   return tensors;
+}
+
+std::map<std::string, DTensor> tensors_of_averages(const Ema& ema) {
+  std::map<std::string, DTensor> tensors;
+  for (auto& [name, tensor] : ema.state_dict()) tensors.emplace(kEma + name, std::move(tensor));
+  return tensors;
+}
+
+// Collective. Averages that are not in the checkpoint begin as the loaded weights.
+void load_averages(const SavedCheckpoint& saved, const TrainingJob& job) {
+  const bool has_averages = !saved.tensors(kEma).names.empty();
+  if (job.ema && has_averages) {
+    saved.load({.tensors = tensors_of_averages(*job.ema)}, job.context.mesh(MeshDomain::kBatch), kEma);
+  } else if (job.context.is_main_process() && job.ema) {
+    job.context.log().info("trainer.ema: ", saved.folder().string(),
+                           " has no averages of the weights: they begin as its weights");
+  } else if (job.context.is_main_process() && has_averages) {
+    job.context.log().warning("trainer.ema is null: the averages of the weights in ", saved.folder().string(),
+                              " end here, and later checkpoints have none");
+  }
 }
 
 // Collective. Returns whether any stage of the pipeline has frozen parameters.
@@ -294,7 +314,10 @@ void load_model(const SavedCheckpoint& saved, const DistContext& context, const 
 }
 
 std::map<std::string, DTensor> saved_tensors(const TrainingJob& job) {
-  return tensors_of(*job.module, job.optimizer, job.config.model_stage_factory.checkpoint_only_trainable_parameters);
+  auto tensors =
+      tensors_of(*job.module, job.optimizer, job.config.model_stage_factory.checkpoint_only_trainable_parameters);
+  if (job.ema) tensors.merge(tensors_of_averages(*job.ema));
+  return tensors;
 }
 
 CheckpointState checkpoint_state(const TrainingJob& job, const RunPosition& position) {
@@ -329,6 +352,7 @@ CheckpointState checkpoint_state(const TrainingJob& job, const RunPosition& posi
 void load(const SavedCheckpoint& saved, TrainingJob& job) {
   saved.load({.tensors = tensors_of_optimizer(*job.module, job.optimizer)}, job.context.mesh(MeshDomain::kBatch),
              kOptimizer);
+  load_averages(saved, job);
   job.lr_scheduler.load_state(value_of(saved, "lr_scheduler"));
   load_metrics(saved, "metrics", job, job.metrics);
   create_loss_means(saved, *job.loss_means);

@@ -28,7 +28,8 @@ struct RunPosition {
   nlohmann::ordered_json tracker = nullptr;  // TrackerRun::state() on the main process
 };
 
-// Local. Returns all state that a checkpoint of the job contains. saved_tensors() returns only its tensors.
+// Local. Returns all state that a checkpoint of the job contains. saved_tensors() returns only its tensors: tensors_of(),
+// and "ema.<entry>" for those of Ema::state_dict().
 [[nodiscard]] CheckpointState checkpoint_state(const TrainingJob& job, const RunPosition& position);
 [[nodiscard]] std::map<std::string, DTensor> saved_tensors(const TrainingJob& job);
 
@@ -37,14 +38,15 @@ struct RunPosition {
 [[nodiscard]] std::map<std::string, DTensor> tensors_of(const Module& module, const Optimizer& optimizer,
                                                         bool trainable_only = false);
 inline constexpr const char* kModelPrefix = "model.";
+inline constexpr const char* kEmaPrefix = "ema.";
 // Collective. Loads parameters and persistent buffers in place. With checkpoint_only_trainable_parameters, frozen
 // parameters are not in the checkpoint and keep their values. Throws ConfigError if the checkpoint was written with
 // another value of that setting, or by a job whose frozen parameters came from another source_checkpoint or seed.
 void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module,
                 const TrainerConfig& config);
 
-// Collective. Loads what load_model() leaves out: the state of the optimiser (in place), of the learning-rate schedule,
-// of metrics and means of losses, of the tracker and of event handlers, the counts of updates and skipped steps, the
+// Collective. Loads what load_model() leaves out: the state of the optimiser and averages of the weights (in place), of
+// the learning-rate schedule, of metrics and means of losses, of the tracker and of event handlers, the counts of updates and skipped steps, the
 // window of spikes, and past evaluations. Called after JobSchedule, data and model were loaded.
 void load(const SavedCheckpoint& saved, TrainingJob& job);
 

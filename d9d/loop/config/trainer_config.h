@@ -23,6 +23,7 @@
 #include "d9d/base/record.h"
 #include "d9d/core/peer_memory/exchange_method.h"
 #include "d9d/loop/config/step_action_period.h"
+#include "d9d/optim/ema.h"
 #include "d9d/pipelining/schedules/pipeline_schedule_config.h"
 #include "d9d/tracker/config.h"
 
@@ -190,6 +191,36 @@ struct EvaluationConfig {
   }
 };
 
+// The weights that evaluations use.
+enum class EvaluatedWeights { kAveraged, kTrained, kBoth };
+constexpr auto enum_names(EvaluatedWeights) {
+  return std::to_array<EnumName<EvaluatedWeights>>({{EvaluatedWeights::kAveraged, "averaged"},
+                                                    {EvaluatedWeights::kTrained, "trained"},
+                                                    {EvaluatedWeights::kBoth, "both"}});
+}
+
+// The weights that exports contain.
+enum class ExportedWeights { kAveraged, kTrained };
+constexpr auto enum_names(ExportedWeights) {
+  return std::to_array<EnumName<ExportedWeights>>(
+      {{ExportedWeights::kAveraged, "averaged"}, {ExportedWeights::kTrained, "trained"}});
+}
+
+// Averages of the trained parameters over steps (exponential moving average), in float32, or float64 for float64
+// parameters: of master weights where there are any. Checkpoints contain them.
+struct AveragedWeightsConfig {
+  EmaConfig average = {};
+  // The weights that evaluations use. both: values of the averages are named "ema/<value>", such as "ema/loss".
+  EvaluatedWeights evaluate = EvaluatedWeights::kAveraged;
+  ExportedWeights exported = ExportedWeights::kAveraged;  // the weights that all exports of the job contain
+
+  static constexpr auto fields() {
+    using Averaged = AveragedWeightsConfig;
+    return record<Averaged>(flattened(&Averaged::average), defaulted("evaluate", &Averaged::evaluate),
+                            defaulted("export", &Averaged::exported));
+  }
+};
+
 // What happens when a step's loss or gradient norm is NaN or infinite.
 enum class NonFinitePolicy { kStop, kSkip };
 constexpr auto enum_names(NonFinitePolicy) {
@@ -317,6 +348,7 @@ struct TrainerConfig {
   std::optional<std::string> data_phase = {};
   std::optional<ExportsConfig> exports = {};  // null: none while the model is trained
   GradientClippingConfig gradient_clipping = {};
+  std::optional<AveragedWeightsConfig> ema = {};            // null: no averages of the weights
   std::map<std::string, EvaluationConfig> evaluation = {};  // evaluation sets by name
   std::optional<ProfilingConfig> profiling = {};
   GradientManagerConfig gradient_manager = {};
@@ -334,9 +366,10 @@ struct TrainerConfig {
         required("determinism", &Trainer::determinism), required("gc", &Trainer::gc),
         required("checkpointing", &Trainer::checkpointing), defaulted("data_phase", &Trainer::data_phase),
         defaulted("exports", &Trainer::exports), required("gradient_clipping", &Trainer::gradient_clipping),
-        defaulted("evaluation", &Trainer::evaluation), defaulted("profiling", &Trainer::profiling),
-        defaulted("gradient_manager", &Trainer::gradient_manager), defaulted("timeout", &Trainer::timeout),
-        defaulted("cuda_graph", &Trainer::cuda_graph), defaulted("detect_non_finite", &Trainer::detect_non_finite),
+        defaulted("ema", &Trainer::ema), defaulted("evaluation", &Trainer::evaluation),
+        defaulted("profiling", &Trainer::profiling), defaulted("gradient_manager", &Trainer::gradient_manager),
+        defaulted("timeout", &Trainer::timeout), defaulted("cuda_graph", &Trainer::cuda_graph),
+        defaulted("detect_non_finite", &Trainer::detect_non_finite),
         defaulted("refuse_equal_data", &Trainer::refuse_equal_data));
   }
 };

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 
 #include "d9d/base/rounding.h"
 #include "d9d/core/autograd/deferred_gradients.h"
@@ -26,6 +27,16 @@ std::int64_t num_stored(const Module& module) {
   std::int64_t count = 0;
   for (const auto& [name, parameter] : module.named_parameters()) count += parameter->stored().numel();
   return count;
+}
+
+std::int64_t bytes_of_averages(const Module& module) {
+  std::int64_t bytes = 0;
+  for (const auto& [name, parameter] : module.named_parameters()) {
+    if (!parameter->requires_grad()) continue;
+    const auto wide = static_cast<std::int64_t>(elementSize(at::toOpMathType(parameter->stored().scalar_type())));
+    bytes += wide * parameter->stored().numel();
+  }
+  return bytes;
 }
 
 bool splits_backward(const PipelineProgram& program) {
@@ -196,6 +207,7 @@ class MeasuredRank {
     const StagePlacement& placement = executor_.placement();
     memory_.pipeline_rank = context_.mesh(MeshDomain::kRegular).axis_coordinate("pp");
     OptimizerSizes optimizer(request_.optimizer);
+    const bool has_averages = request_.trainer.ema.has_value();
     TrainerConfig config = request_.trainer;
     config.model_stage_factory.source_checkpoint.reset();
     for (const StageIndex index : executor_.stages()) {
@@ -205,10 +217,11 @@ class MeasuredRank {
       modules_.push_back(model_stages_.back()->module);
       Module& module = *modules_.back();
       (void)build_model_stage(context_, config, model, info, modules_.back());
-      memory_.stages.push_back({.stage = index,
-                                .num_parameters = num_stored(module),
-                                .parameters = meter_.live_bytes() - before,
-                                .optimizer = optimizer.bytes_of(module)});
+      memory_.stages.push_back(
+          {.stage = index,
+           .num_parameters = num_stored(module),
+           .parameters = meter_.live_bytes() - before,
+           .optimizer = optimizer.bytes_of(module) + (has_averages ? bytes_of_averages(module) : 0)});
     }
     module_ = local_stages(modules_);
     clock_ = share_random_clock(context_, *module_, request_.trainer);

@@ -29,7 +29,7 @@ namespace d9d {
 
 struct MemoryRequest {
   DeviceMeshParameters mesh = {};
-  TrainerConfig trainer = {};  // used for its schedule and its dtypes of gradients and master weights
+  TrainerConfig trainer = {};  // used for its schedule, its dtypes of gradients and master weights, and averages
   OptimizerConfig optimizer = {};
   std::int64_t num_sequences = 1;  // in a microbatch
   std::int64_t sequence_length = 1;
@@ -41,7 +41,7 @@ struct StageMemory {
   StageIndex stage = {};
   std::int64_t num_parameters = 0;  // elements that the rank keeps
   std::int64_t parameters = 0;      // includes master weights, buffers and the padding of shards
-  std::int64_t optimizer = 0;
+  std::int64_t optimizer = 0;       // its state, and averages of the weights (trainer.ema)
   // Under FSDP: gathered parameters, and those full gradients before reduction that are not counted in `gradients`.
   std::int64_t gathered = 0;
   std::int64_t gradients = 0;    // largest size between two microbatches

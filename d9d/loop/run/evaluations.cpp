@@ -18,6 +18,7 @@
 #include "d9d/core/rng/default_generators.h"
 #include "d9d/loop/checkpoint/export_model.h"
 #include "d9d/loop/checkpoint/job_checkpoints.h"
+#include "d9d/loop/step/local_stages.h"
 #include "d9d/loop/step/training_stage.h"
 #include "d9d/loop/task/train_events.h"
 #include "d9d/metrics/aggregates.h"
@@ -48,6 +49,28 @@ class RandomNumbersOfTraining {
   const DefaultGenerators generators_;
 };
 
+constexpr const char* kOfAverages = "ema/";  // prefix of values, where the trained weights have values too
+
+EvaluatedWeights evaluated_weights(const TrainerConfig& config) {
+  return config.ema ? config.ema->evaluate : EvaluatedWeights::kTrained;
+}
+
+// While it lives, the stages of a job have the averages of its weights.
+class AveragedStages {
+ public:
+  explicit AveragedStages(TrainingJob& job) : job_(job), weights_(std::in_place, *job.ema) {}
+  ~AveragedStages() {
+    weights_.reset();
+    update_copies(copies_of(job_.stages));
+  }
+  AveragedStages(const AveragedStages&) = delete;
+  AveragedStages& operator=(const AveragedStages&) = delete;
+
+ private:
+  TrainingJob& job_;
+  std::optional<AveragedWeights> weights_;
+};
+
 MetricMap own_metrics(AnyTask& task, const TrainingJob& job) {
   MetricMap metrics = checked_metrics(task);
   for (const auto& [name, metric] : metrics) {
@@ -69,7 +92,12 @@ void check_best(const std::string& set, const EvaluationConfig& config, const Me
   const std::string& metric = config.best->metric;
   std::vector<std::string> known = {"loss"};
   for (const auto& [name, each] : metrics) std::ranges::move(series_of(name, *each), std::back_inserter(known));
-  const bool is_known = metric.starts_with("loss/") || std::ranges::find(known, metric) != known.end();
+  const bool has_both = evaluated_weights(job.config) == EvaluatedWeights::kBoth;
+  if (has_both) {
+    for (std::size_t i = 0, count = known.size(); i < count; ++i) known.push_back(kOfAverages + known[i]);
+  }
+  const bool is_loss = metric.starts_with("loss/") || (has_both && metric.starts_with(cat(kOfAverages, "loss/")));
+  const bool is_known = is_loss || std::ranges::find(known, metric) != known.end();
   std::string names;
   for (const std::string& each : known) names += cat(names.empty() ? "" : ", ", each);
   D9D_CHECK(is_known, ConfigError, "[loop::evaluation] expected ", key, ".metric to be one of {", names, "}, got '",
@@ -134,9 +162,9 @@ EvaluationsOfStep Evaluations::run_due(GradientManager& gradients, StepLog& log,
     job_.events->trigger(kTrainEvaluationPre, event);
     const NamedRange range([&name = name] { return cat("evaluation ", name); });
     const Clock::time_point start = Clock::now();
-    done.signal = evaluate(name, set, gradients, interrupt);
+    std::map<std::string, double> found;
+    done.signal = evaluate(name, set, gradients, interrupt, found);
     if (done.signal != 0) return done;
-    const std::map<std::string, double> found = values(set);
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     set.history.last_step = step;
     const bool is_best = takes_best(name, set, found);
@@ -156,7 +184,25 @@ EvaluationsOfStep Evaluations::run_due(GradientManager& gradients, StepLog& log,
 }
 
 int Evaluations::evaluate(const std::string& name, Set& set, GradientManager& gradients,
-                          const InterruptScope& interrupt) {
+                          const InterruptScope& interrupt, std::map<std::string, double>& found) {
+  const EvaluatedWeights weights = evaluated_weights(job_.config);
+  if (weights != EvaluatedWeights::kAveraged) {
+    if (const int signal = run_set(name, set, gradients, interrupt); signal != 0) return signal;
+    found = values(set);
+  }
+  if (weights != EvaluatedWeights::kTrained) {
+    {
+      const AveragedStages averaged(job_);
+      if (const int signal = run_set(name, set, gradients, interrupt); signal != 0) return signal;
+    }
+    const std::string prefix = weights == EvaluatedWeights::kBoth ? kOfAverages : "";
+    for (const auto& [metric, value] : values(set)) found.emplace(prefix + metric, value);
+  }
+  return 0;
+}
+
+int Evaluations::run_set(const std::string& name, Set& set, GradientManager& gradients,
+                         const InterruptScope& interrupt) {
   job_.offloads->check_awake("evaluate");
   const OffloadList::InUse in_use(*job_.offloads, "an evaluation runs");
   const at::NoGradGuard no_grad;  // not InferenceMode, whose tensors later training steps could not use

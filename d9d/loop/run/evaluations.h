@@ -65,8 +65,12 @@ class Evaluations {
   };
 
   [[nodiscard]] bool is_due(const Set& set) const;
-  // Returns the signal that ended the evaluation, otherwise 0.
-  int evaluate(const std::string& name, Set& set, GradientManager& gradients, const InterruptScope& interrupt);
+  // Evaluates with the weights that trainer.ema.evaluate names, and adds their values to `found`. Returns the signal that
+  // ended the evaluation, otherwise 0.
+  int evaluate(const std::string& name, Set& set, GradientManager& gradients, const InterruptScope& interrupt,
+               std::map<std::string, double>& found);
+  // Runs the set once with the weights that the stages have. Returns as evaluate().
+  int run_set(const std::string& name, Set& set, GradientManager& gradients, const InterruptScope& interrupt);
   void run_pack(const Set& set, ForwardPack& pack);
   [[nodiscard]] std::map<std::string, double> values(const Set& set);
   [[nodiscard]] bool takes_best(const std::string& name, Set& set, const std::map<std::string, double>& values);

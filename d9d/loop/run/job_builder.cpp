@@ -140,6 +140,8 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
   MetricMap metrics = checked_metrics(parts_.task);
   FreezeGuard freeze_guard(module->named_parameters());
   Optimizer optimizer = parts_.optimizer.build_optimizer(context_, trainable_parameters(*module));
+  std::optional<Ema> ema;
+  if (config.ema) ema.emplace(trainable_parameters(*module).parameters, config.ema->average);
   LearningRateScheduler lr_scheduler = parts_.lr_scheduler.build_scheduler(context_, schedule.total_steps());
   if (saves_checkpoints(config.checkpointing)) check_optimizer_state(context_, *module, optimizer);
   if (context_.is_main_process()) warn_of_float16(context_, *module);
@@ -159,6 +161,7 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
           .metrics = std::move(metrics),
           .freeze_guard = std::move(freeze_guard),
           .optimizer = std::move(optimizer),
+          .ema = std::move(ema),
           .lr_scheduler = std::move(lr_scheduler),
           .auto_schedule = auto_schedule_of(given),
           .written = written_settings(given, parts_.optimizer, parts_.lr_scheduler, data),

@@ -47,7 +47,7 @@ class JobBuilder {
   // Collective, called once.
   [[nodiscard]] TrainingJob build(const TrainerConfig& given);
   // Collective. If the job resumes from a checkpoint, loads the state that build() has not loaded: of optimiser,
-  // learning-rate schedule, metrics, task and tracker.
+  // averages of the weights, learning-rate schedule, metrics, task and tracker.
   void load_state(TrainingJob& job);
 
   [[nodiscard]] PackReader& packs() const { return *packs_; }

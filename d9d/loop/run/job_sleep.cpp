@@ -4,6 +4,7 @@
 #include <chrono>
 #include <exception>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -46,6 +47,12 @@ std::vector<at::Tensor> tensors_of(const std::vector<std::shared_ptr<Module>>& s
     }
     for (const auto& [name, buffer] : stage->named_buffers()) tensors.push_back(buffer->local);
   }
+  return tensors;
+}
+
+std::vector<at::Tensor> tensors_of(const std::map<std::string, DTensor>& state) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : state) tensors.push_back(tensor.local);
   return tensors;
 }
 
@@ -95,11 +102,11 @@ void JobSleep::add(std::function<std::vector<at::Tensor>()> tensors) {
 }
 
 void JobSleep::add_optimizer(const Optimizer& optimizer) {
-  add([&optimizer] {
-    std::vector<at::Tensor> state;
-    for (const auto& [name, tensor] : optimizer.state_dict()) state.push_back(tensor.local);
-    return state;
-  });
+  add([&optimizer] { return tensors_of(optimizer.state_dict()); });
+}
+
+void JobSleep::add_averages(const Ema& ema) {
+  add([&ema] { return tensors_of(ema.state_dict()); });
 }
 
 void JobSleep::check_between_steps(const char* what, const std::string& in_use, std::int64_t rank) {

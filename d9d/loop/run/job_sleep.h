@@ -24,6 +24,7 @@
 #include "d9d/core/offload/offload_list.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/modules/module.h"
+#include "d9d/optim/ema.h"
 #include "d9d/optim/optimizer.h"
 
 namespace d9d {
@@ -36,9 +37,11 @@ class JobSleep {
   // All arguments are borrowed.
   JobSleep(const DistContext& context, OffloadList& parts, const std::vector<std::shared_ptr<Module>>& stages,
            const TimeoutConfig& timeout);
-  // Add the tensors of the stages, and the state of the optimiser, which is borrowed, to `parts`.
+  // Add the tensors of the stages, the state of the optimiser and averages of the weights, which are borrowed, to
+  // `parts`.
   void add_stages();
   void add_optimizer(const Optimizer& optimizer);
+  void add_averages(const Ema& ema);
 
   // Collective. Do what TrainerBase::sleep() and wake() say. `around` is called unless no tag is due.
   void sleep(const SleepTags& tags, const Around& around);

@@ -19,6 +19,7 @@ TrainerBase::TrainerBase(const DistContext& context, const TrainerConfig& config
       sleep_(context, *job_.offloads, job_.stages, job_.config.timeout) {
   sleep_.add_stages();
   sleep_.add_optimizer(job_.optimizer);
+  if (job_.ema) sleep_.add_averages(*job_.ema);
   builder_.load_state(job_);
   job_.events->trigger(kTrainOptimizerReady, {.optimizer = job_.optimizer});
   job_.events->trigger(kTrainLRSchedulerReady, {.lr_scheduler = job_.lr_scheduler});

@@ -32,8 +32,8 @@ class TrainerBase {
   // Collective, between steps: outside of train(), or in its handlers of train.step.post, train.step.pre, train.ready
   // and of evaluations. Gives back what the job holds under these tags, so that another program can use the devices:
   //
-  //   tensor_states   all tensors move to the host or are freed: parameters, buffers, state of the optimiser, gathered
-  //                   parameters, gradients, CUDA graphs, inboxes of pipelines, memory that the allocator caches
+  //   tensor_states   all tensors move to the host or are freed: parameters, buffers, state of the optimiser, averages
+  //                   of the weights, gathered parameters, gradients, CUDA graphs, inboxes of pipelines, memory that the allocator caches
   //   comms           communicators, which all jobs of the program share, close their connections and free their memory
   //
   // Tags that sleep already are left out. sleep() and wake() keep all tensor objects and communicators, and training

@@ -184,6 +184,7 @@ class TrainingRun {
                          .limits = job_.spikes.current(),
                          .measures_layers = job_.schedule.should_do_action(job_.config.logging.norms_by_layer)};
     report.gradients = gradients_.apply(job_.optimizer, report.learning_rate, own, around_optimizer_step(job_, step_));
+    if (job_.ema && report.gradients.is_usable) job_.ema->update();
     report.votes = read_votes(report.gradients.numbers);
     packs_.tell_next(report.votes.next_microbatches);
     saves_.advance(report.votes.save, report.votes.stops);

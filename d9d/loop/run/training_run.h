@@ -5,6 +5,7 @@
 //     TrainingStage::forward()        model, TrainTask::compute_loss, loss * weight
 //     StageGraph::backward()          autograd; sums of gradients over ranks begin while it runs
 //   GradientManager::apply()        sums over ranks, norm, clipping, optimiser; also the ranks' votes (rank_votes.h)
+//   Ema::update()                   if the step changed the model
 //   StepLog::write()                values for the trackers
 //   Module::finish_step()           end-of-step work of modules, such as balancing experts
 //   LearningRateScheduler::step(), GradientManager::reset(), JobSchedule::advance()

@@ -62,6 +62,7 @@ struct TrainingJob {
   const std::shared_ptr<MetricMap> loss_means = std::make_shared<MetricMap>();
   const FreezeGuard freeze_guard;  // guards the parameters that the optimiser was built on
   Optimizer optimizer;
+  std::optional<Ema> ema;  // of the parameters that the optimiser was built on; none without trainer.ema
   LearningRateScheduler lr_scheduler;
   // The given trainer.pipelining.schedule if it was auto, otherwise null. `config` contains the schedule that was
   // chosen.

@@ -79,6 +79,7 @@ struct PipelineJob {
   bool is_huggingface = false;          // for exports and source_checkpoint; dense models only
   at::ScalarType dtype = at::kDouble;
   OptimizerConfig optimizer = AdamWConfig{.lr = 1e-2};
+  std::optional<AveragedWeightsConfig> ema = {};
   std::optional<std::int64_t> step_timeout = {};
   OptimizerProvider* own_optimizer = nullptr;  // in place of `optimizer`
   RankBackend backend = RankBackend::kThreads;
@@ -338,6 +339,7 @@ inline TrainerConfig config_of(const PipelineJob& job) {
   if (!job.evaluated.empty()) {
     config.evaluation["validation"] = {.period_steps = {EverySteps{1}}, .at_start = true};
   }
+  config.ema = job.ema;
   config.gradient_manager.grad_dtype = job.gradient_dtype;
   config.gradient_clipping.max_norm = 0.5;
   if (job.has_graphs) config.cuda_graph.emplace();

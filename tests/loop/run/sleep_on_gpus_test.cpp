@@ -44,6 +44,7 @@ class SleepCuda : public GpuTest {
 
 TEST_F(SleepCuda, Changes_no_bit) {
   expect_that_sleep_changes_nothing({.evaluated = {2}});
+  expect_that_sleep_changes_nothing({.evaluated = {2}, .ema = AveragedWeightsConfig{.average = {.decay = 0.9}}});
   expect_that_sleep_changes_nothing({.has_experts = true});
   expect_that_sleep_changes_nothing({.schedule = ZeroBubbleVScheduleConfig{}});
 }
