@@ -9,8 +9,8 @@ It reads JSON lines from standard input and answers on standard output:
     {"close": "completed"}                                {"closed": true}
 
 A value is a number ("NaN", "Infinity" and "-Infinity" as strings), a list of counts or {"text": ".."}. The end of the input
-without "close" ends the run as failed. {"failed": ".."} is the last answer of an SDK that takes no more; {"refused": ".."}
-that a value is left out.
+without "close", or of the training process, ends the run as failed. {"failed": ".."} is the last answer of an SDK that takes
+no more; {"refused": ".."} that a value is left out.
 """
 
 import fcntl
@@ -22,12 +22,14 @@ import math
 import os
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 MOST_BINS = 512  # of wandb.Histogram
 MOST_METRICS = 1000  # of a batch of MLflow
 MOST_PARAMETERS = 100
+MOST_BYTES = 255  # of the name of a file
 MOST_SECONDS = 1  # between answers, while there are values
 
 
@@ -82,6 +84,9 @@ class Wandb:
     def open(self, request):
         state = request["resume_state"] or {}
         config = self.config
+        if config["dir"] is not None:  # W&B itself would take another folder
+            os.makedirs(config["dir"], exist_ok=True)
+            tempfile.TemporaryFile(dir=config["dir"]).close()
         self.run = self.wandb.init(
             project=config["project"], entity=config["entity"], group=config["group"], tags=config["tags"], mode=config["mode"],
             dir=config["dir"], name=request["name"], notes=request["description"] or None, config=flat(request["hparams"]),
@@ -145,7 +150,10 @@ class Mlflow:
             return  # MLflow has no histograms
         name = series(name, context)
         if isinstance(value, dict):
-            self.client.log_text(self.id, value["text"], f"{name}/{step}.txt")
+            path = f"{name}/{step}.txt"
+            if any(part in ("", ".", "..") or len(part.encode()) > MOST_BYTES for part in path.split("/")):
+                raise ValueError(f"{path} is no path of an artifact")
+            self.client.log_text(self.id, value["text"], path)
             return
         self.metrics.append(self.entities.Metric(name, value, int(1000 * time.time()), step))
         if len(self.metrics) == MOST_METRICS:
@@ -175,8 +183,18 @@ PROVIDERS = {"aim": Aim, "wandb": Wandb, "mlflow": Mlflow}
 
 
 def answer(**message):
-    ANSWERS.write(json.dumps(message) + "\n")
-    ANSWERS.flush()
+    try:
+        os.write(ANSWERS, (json.dumps(message) + "\n").encode())
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the training process has ended; what it has sent is still written
+
+
+def read_some():
+    """Returns nothing at the end of the input."""
+    try:
+        return sys.stdin.buffer.read1(1 << 16)
+    except ConnectionResetError:  # the training process has ended without reading the last answers
+        return b""
 
 
 def refuse_or(write, *arguments):
@@ -206,32 +224,39 @@ def spool_of(provider, config, state):
 
 
 def lines_of(path):
-    for line in path.read_text().splitlines():
+    lines = []
+    for line in path.read_bytes().split(b"\n"):  # splitlines() also cuts at characters that a text may have
         try:
-            yield json.loads(line)
+            lines.append(json.loads(line))
         except ValueError:
-            return  # a full disk has cut the last line
+            pass  # cut by a full disk, or what follows the last line
+    return lines
 
 
 def take_spool(path, take):
     """Calls take(path) and removes the file, unless another job is writing it."""
     lock = path.with_name(path.name + ".lock")
-    with open(lock, "a") as held:
-        try:
+    try:
+        with open(lock, "a") as held:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        try:
-            take(path)
-            path.unlink()
-        except Exception as error:
-            print(f"d9d: {path} is kept for another time: {error}", file=sys.stderr, flush=True)
-        lock.unlink()
+            try:
+                if path.exists():  # else a job that started at the same time has taken it
+                    take(path)
+                    path.unlink()
+            finally:
+                lock.unlink()
+    except BlockingIOError:
+        pass
+    except Exception as error:
+        print(f"d9d: {path} is kept for another time: {error}", file=sys.stderr, flush=True)
 
 
 def replay_run(path):
     """Adds the values of the file to their own run."""
-    first, *lines = lines_of(path)
+    lines = lines_of(path)
+    if not lines:
+        return  # the disk was full from the first line on
+    first, *lines = lines
     backend = PROVIDERS[first["provider"]](first["config"])
     backend.open(first["open"])
     outcome = "failed"
@@ -245,7 +270,7 @@ def replay_run(path):
 
 def replay_into(backend, path, last_step=math.inf, after_each=lambda: None):
     """Adds the values of the file to the run that goes on, which repeats the steps after `last_step`."""
-    for line in list(lines_of(path))[1:]:
+    for line in lines_of(path)[1:]:
         if isinstance(line, list) and line[0] <= last_step:
             write_line(backend, line)
             after_each()
@@ -320,7 +345,7 @@ class Helper:
 
     def run(self):
         rest = b""
-        while chunk := sys.stdin.buffer.read1(1 << 16):
+        while chunk := read_some():
             *lines, rest = (rest + chunk).split(b"\n")
             if not self.take(lines):
                 break
@@ -332,12 +357,10 @@ class Helper:
 # The parent alone decides when this process ends; what the SDK prints goes to standard error.
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-ANSWERS = os.fdopen(os.dup(1), "w")
+ANSWERS = os.dup(1)
 os.dup2(2, 1)
 try:
     Helper().run()
-except BrokenPipeError:
-    pass  # the training process has ended
 except Exception as failure:
     answer(failed=f"{type(failure).__name__}: {failure}")
     sys.exit(1)

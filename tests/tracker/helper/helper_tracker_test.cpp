@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <condition_variable>
+#include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <mutex>
@@ -17,9 +19,11 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/record_json.h"
 #include "d9d/tracker/run_info.h"
 
 #include "tests/support/io_faults.h"
+#include "tests/support/program.h"
 
 namespace d9d::helper_tracker_test {
 namespace {
@@ -243,6 +247,65 @@ TEST_F(FailingHelper, Killed_is_started_again_after_a_flush_and_goes_on_with_the
   EXPECT_THAT(spools(), IsEmpty());
 }
 
+TEST_F(FailingHelper, Killed_keeps_texts_with_characters_that_end_lines_elsewhere) {
+  const std::string text = "a\n\u2028\u0085\x0b b";
+  const auto run = HelperTracker(aim()).open(info());
+  run->write({.name = "die"}, 1.0);
+  run->write({.name = "sample", .step = 1}, TrackerText{text});
+  write_steps(*run, 2, 9);
+  run->close(RunOutcome::kCompleted);
+  HelperTracker(aim()).open(info())->close(RunOutcome::kCompleted);
+  EXPECT_EQ(steps_of(run->state()), range(2, 9));
+  EXPECT_THAT(calls(run->state()), Contains(Json::array({"track", 1, "sample", Json::object(), {{"text", text}}})));
+  EXPECT_EQ(calls(run->state(), "set").back(), Json({"set", "status", "completed"}));
+}
+
+TEST_F(FailingHelper, Leaves_spools_that_it_cannot_replay_and_removes_empty_ones) {
+  const auto spool = folder_ / "spool";
+  std::filesystem::create_directories(spool / "aim-locked.jsonl.lock");  // no file: it cannot be locked
+  const std::ofstream empty(spool / "aim-empty.jsonl"), locked(spool / "aim-locked.jsonl");
+  std::ofstream(spool / "aim-other.jsonl") << R"({"provider": "other"})" << '\n';
+  ::testing::internal::CaptureStderr();
+  HelperTracker(aim()).open(info())->close(RunOutcome::kCompleted);
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(printed, AllOf(HasSubstr("aim-locked.jsonl is kept"), HasSubstr("aim-other.jsonl is kept")));
+  EXPECT_THAT(spools(), ::testing::UnorderedElementsAre(spool / "aim-locked.jsonl", spool / "aim-locked.jsonl.lock",
+                                                        spool / "aim-other.jsonl"));
+}
+
+// A training process that is killed before it has read an answer to its first value.
+const test::TestProgram kKilled("killed_beside_its_helper", [] {
+  const std::filesystem::path folder = std::getenv("FOLDER");
+  const AimTrackerConfig config{.repo = folder / "runs", .spool_dir = folder / "spool"};
+  const HelperProgram program{.provider = "aim", .python = D9D_TEST_PYTHON, .config = write_record(config)};
+  const auto process = program.start();
+  (void)program.open(*process,
+                     {{"name", "a"}, {"description", ""}, {"hparams", Json::object()}, {"resume_state", Json()}});
+  process->send(R"([0, "wrong", {}, 1])");
+  process->send(R"([0, "loss", {}, 1])");
+  process->send(R"([1, "wait", {}, 1])");
+  process->send(R"([2, "loss", {}, 1])");
+  (void)process->receive(std::chrono::milliseconds(0));
+  (void)::open((folder / "runs" / "gate").c_str(), O_WRONLY);  // waits until the process has answered, and is there
+  return ::raise(SIGKILL);
+});
+
+TEST_F(FailingHelper, Writes_what_a_killed_job_has_sent_and_closes_the_run_as_failed) {
+  const auto gate = folder_ / "runs" / "gate";
+  std::filesystem::create_directories(gate.parent_path());
+  ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
+  const test::Result result = test::Program("killed_beside_its_helper", {{"FOLDER", folder_}}).wait();  // for both
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.errors;
+  EXPECT_EQ(result.errors, "");
+  Json state;
+  for (const auto& file : std::filesystem::directory_iterator(folder_ / "runs")) {
+    if (file.path().extension() == ".jsonl") state["restart_hash"] = file.path().stem();
+  }
+  EXPECT_EQ(steps_of(state), (std::multiset<int>{0, 2}));
+  EXPECT_EQ(calls(state, "set").back(), Json({"set", "status", "failed"}));
+  EXPECT_EQ(calls(state).back(), Json::array({"close"}));
+}
+
 TEST_F(FailingHelper, Frozen_is_given_up_at_the_end) {
   const Json state = write_with("freeze", {.without_answer = kNoAnswer});
   expect_one_warning("does not answer");
@@ -324,6 +387,16 @@ TEST_F(Helper, Says_why_the_sdk_does_not_open_a_run) {
   EXPECT_THAT(test::message_of<IoError>([&] { (void)tracker.open(info()); }), HasSubstr("Not a directory"));
 }
 
+TEST_F(Helper, Refuses_a_folder_that_wandb_cannot_write) {
+  const WandbTrackerConfig config{.project = "p",
+                                  .mode = WandbMode::kOffline,
+                                  .dir = "/dev/null/runs",
+                                  .python = D9D_TEST_PYTHON,
+                                  .spool_dir = folder_ / "spool"};
+  const HelperTracker tracker(config);
+  EXPECT_THAT(test::message_of<IoError>([&] { (void)tracker.open(info()); }), HasSubstr("/dev/null"));
+}
+
 // ---- The other SDKs. ----
 
 TEST_F(Helper, Groups_values_by_step_for_wandb) {
@@ -367,6 +440,7 @@ TEST_F(Helper, Writes_scalars_texts_and_parameters_to_mlflow) {
     run->write({.name = "loss", .step = 3, .context = kTrain}, 2.5);
     run->write({.name = "wrong", .step = 3}, 1.0);
     run->write({.name = "experts", .step = 3}, CountHistogram{{1}});
+    run->write({.name = "../sample", .step = 3}, TrackerText{"hello"});  // for MLflow no path
     run->write({.name = "sample", .step = 3}, TrackerText{"hello"});
     state = run->state();
   }
@@ -376,7 +450,7 @@ TEST_F(Helper, Writes_scalars_texts_and_parameters_to_mlflow) {
               ElementsAre(Json::parse(R"(["log", [], [["run/seed", "1"], ["params/width", "3"]]])"),
                           Json::parse(R"(["log", [["train/loss", 2.5, 3]], []])")));
   EXPECT_THAT(calls(state, "text"), ElementsAre(Json({"text", "hello", "sample/3.txt"})));
-  EXPECT_THAT(warnings_.lines(), ElementsAre(HasSubstr("wrong")));
+  EXPECT_THAT(warnings_.lines(), ElementsAre(HasSubstr("../sample/3.txt is no path of an artifact")));
   EXPECT_EQ(calls(state).back(), Json({"terminated", "FAILED"}));
   HelperTracker(config).open(info(state))->close(RunOutcome::kCompleted);
   EXPECT_THAT(calls(state, "update"), ElementsAre(Json({"update", "RUNNING"})));

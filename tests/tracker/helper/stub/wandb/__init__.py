@@ -1,6 +1,7 @@
 """The part of W&B's interface that d9d uses. A run is <dir>/<run id>.jsonl."""
 
 import os
+import tempfile
 import uuid
 
 import stub_sdk
@@ -31,6 +32,8 @@ class Run:
 
 
 def init(*, project, entity, group, tags, mode, dir, name, notes, config, id, resume, settings):
+    if not os.path.isdir(os.path.dirname(dir)):  # as W&B does
+        dir = tempfile.mkdtemp()
     run = Run(dir, id or uuid.uuid4().hex[:8])
     run._file.note("init", project, entity, group, tags, mode, name, notes, config, resume, settings.console)
     return run
