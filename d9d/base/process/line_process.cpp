@@ -147,7 +147,7 @@ std::string LineProcess::wait_for_end(std::chrono::milliseconds timeout) {
 
 std::vector<std::string> python_command(const std::string& interpreter) {
   return {interpreter, "-c",
-          "import json, sys; sys.path.remove(''); "
+          "import sys; sys.path = [path for path in sys.path if path]; import json; "
           "exec(compile(json.loads(sys.stdin.buffer.readline()), '<d9d>', 'exec'))"};
 }
 

@@ -86,5 +86,16 @@ TEST(PythonCommand, Runs_the_script_of_the_first_line) {
   EXPECT_THAT(python.receive(kLong), Optional(std::string("HELLO")));
 }
 
+TEST(PythonCommand, Imports_nothing_from_the_working_directory) {
+  const std::string script = R"py("import sys; print('' in sys.path, flush=True)")py";
+  for (const char* const is_safe : {"", "1"}) {  // of Python: "1" leaves the directory out from the start
+    ::setenv("PYTHONSAFEPATH", is_safe, /*overwrite=*/1);
+    LineProcess python(python_command(D9D_TEST_PYTHON));
+    python.send(script);
+    EXPECT_THAT(python.receive(kLong), Optional(std::string("False"))) << is_safe;
+  }
+  ::unsetenv("PYTHONSAFEPATH");
+}
+
 }  // namespace
 }  // namespace d9d::line_process_test
