@@ -21,8 +21,12 @@ namespace {
 using TrackerPtr = std::unique_ptr<Tracker>;
 
 TrackerPtr build_custom(const CustomTrackerConfig& config, const TrackerFactories& own) {
-  const auto factory = own.find(config.name);
-  if (factory != own.end()) return factory->second(config.options);
+  if (const auto factory = own.find(config.name); factory != own.end()) {
+    TrackerPtr tracker = factory->second ? factory->second(config.options) : nullptr;
+    D9D_CHECK(tracker != nullptr, StateError, "[tracker::custom] expected a tracker from the function of '",
+              config.name, "' in TrainerParts::trackers, got null. Return one.");
+    return tracker;
+  }
   std::vector<std::string_view> names;
   for (const auto& [name, unused] : own) names.push_back(name);
   throw ConfigError(cat("[tracker::custom] expected the name of a tracker of this program, ",

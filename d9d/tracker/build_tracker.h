@@ -23,7 +23,7 @@ using TrackerFactory = std::function<std::unique_ptr<Tracker>(const nlohmann::js
 using TrackerFactories = std::map<std::string, TrackerFactory>;
 
 // Each tracker is a GuardedTracker, and several are one MultiTracker. Starts the process of Aim, W&B or MLflow
-// (HelperTracker). Throws ConfigError for a name that is not in `own`.
+// (HelperTracker). Throws ConfigError for a name that is not in `own`, and StateError if its function returns null.
 [[nodiscard]] std::unique_ptr<Tracker> build_tracker(const TrackerConfig& config, const TrackerFactories& own = {});
 
 }  // namespace d9d

@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "d9d/base/check.h"
 #include "d9d/tracker/run_info.h"
 
 namespace d9d {
@@ -14,7 +15,7 @@ class GuardedRun final : public TrackerRun {
       : run_(std::move(run)), name_(std::move(name)), log_(std::move(log)), state_(run_->state()) {}
   ~GuardedRun() override { close_in_destructor(); }
 
-  [[nodiscard]] nlohmann::ordered_json state() const override { return has_failed_ ? state_ : run_->state(); }
+  [[nodiscard]] nlohmann::ordered_json state() const override { return state_; }
 
  private:
   void do_write(const TrackerPoint& point, const TrackerValue& value) override {
@@ -54,7 +55,10 @@ GuardedTracker::GuardedTracker(std::shared_ptr<const Tracker> tracker, std::stri
     : tracker_(std::move(tracker)), name_(std::move(name)) {}
 
 std::unique_ptr<TrackerRun> GuardedTracker::open(const RunInfo& info) const {
-  return std::make_unique<GuardedRun>(tracker_->open(info), name_, info.log);
+  std::unique_ptr<TrackerRun> run = tracker_->open(info);
+  D9D_CHECK(run != nullptr, StateError, "[tracker::open] expected a run of the tracker '", name_,
+            "', got null. Return one, or throw why there is none.");
+  return std::make_unique<GuardedRun>(std::move(run), name_, info.log);
 }
 
 }  // namespace d9d

@@ -5,8 +5,8 @@
 //   const auto run = tracker.open({.name = "pretrain", .log = log});  // may throw: a wrong path ends the job
 //   run->write({.name = "loss"}, 2.5);                                // never throws for a reason of the tracker
 //
-// The first failure is one warning. The run then records nothing more, so that what it has recorded stays whole, and
-// its state stays that of the last flush. A job that resumes opens the tracker anew.
+// The first failure is one warning. The run then records nothing more, so that what it has recorded stays whole. Its
+// state is that of the last flush. A job that resumes opens the tracker anew.
 #pragma once
 
 #include <memory>
@@ -20,6 +20,7 @@ class GuardedTracker final : public Tracker {
  public:
   // `name`: for the warning.
   GuardedTracker(std::shared_ptr<const Tracker> tracker, std::string name);
+  // Throws what the tracker throws, and StateError for null.
   [[nodiscard]] std::unique_ptr<TrackerRun> open(const RunInfo& info) const override;
 
  private:

@@ -39,7 +39,10 @@ class NotingTracker final : public Tracker {
     Run(std::vector<std::string>& notes, std::string failing_call)
         : notes_(notes), failing_call_(std::move(failing_call)) {}
     ~Run() override { close_in_destructor(); }
-    [[nodiscard]] nlohmann::ordered_json state() const override { return {{"writes", num_writes_}}; }
+    [[nodiscard]] nlohmann::ordered_json state() const override {
+      if (failing_call_ == "state" && num_writes_ > 0) throw IoError("state");
+      return {{"writes", num_writes_}};
+    }
 
    private:
     void note(const std::string& call) {
@@ -250,6 +253,15 @@ TEST_F(Guarded, May_fail_to_flush_and_to_close) {
   expect_one_warning("close completed");
 }
 
+TEST_F(Guarded, May_fail_to_tell_its_state) {
+  const auto run = open("state");
+  run->write({.name = "loss"}, 1.0);
+  EXPECT_EQ(run->state().dump(), R"({"writes":0})");
+  run->flush();
+  EXPECT_EQ(run->state().dump(), R"({"writes":0})");
+  expect_one_warning("state");
+}
+
 TEST_F(Guarded, On_a_full_disk_warns_once_and_names_the_file) {
   const JsonlTrackerConfig config{.path = "/dev/full"};
   const auto run = build_tracker(config)->open(
@@ -260,6 +272,20 @@ TEST_F(Guarded, On_a_full_disk_warns_once_and_names_the_file) {
   }
   run->close(RunOutcome::kCompleted);
   EXPECT_THAT(warnings_, ElementsAre(AllOf(HasSubstr("'jsonl'"), HasSubstr("/dev/full"))));
+}
+
+struct NullOpening final : Tracker {
+  [[nodiscard]] std::unique_ptr<TrackerRun> open(const RunInfo&) const override { return nullptr; }
+};
+
+TEST_F(Guarded, Names_a_tracker_or_a_run_that_is_null) {
+  const TrackerFactories own = {{"null", [](const nlohmann::json&) { return nullptr; }},
+                                {"opening", [](const nlohmann::json&) { return std::make_unique<NullOpening>(); }}};
+  EXPECT_THAT([&] { (void)build_tracker(CustomTrackerConfig{.name = "null"}, own); },
+              ::testing::ThrowsMessage<StateError>(HasSubstr("'null' in TrainerParts::trackers, got null")));
+  const auto tracker = build_tracker(CustomTrackerConfig{.name = "opening"}, own);
+  EXPECT_THAT([&] { (void)tracker->open({.name = "a"}); },
+              ::testing::ThrowsMessage<StateError>(HasSubstr("a run of the tracker 'custom', got null")));
 }
 
 TEST_F(Guarded, Still_fails_to_open_a_wrong_path) {
