@@ -52,7 +52,10 @@ at::Tensor top_classes(const at::Tensor& scores, std::int64_t k) {
 at::Tensor classes_of(const at::Tensor& targets, const at::Tensor& scores) {
   const at::IntArrayRef samples = scores.sizes().slice(0, scores.dim() - 1);
   if (targets.sizes() == samples) return targets;
-  if (targets.sizes() == scores.sizes()) return targets.argmax(-1);
+  if (targets.sizes() == scores.sizes()) {
+    const at::Tensor one_hot = targets.is_floating_point() ? targets : targets.to(at::kLong);  // bool has no argmax
+    return one_hot.argmax(-1).masked_fill(one_hot.eq(kIgnoreIndex).all(-1), kIgnoreIndex);
+  }
   const bool has_one_each =
       targets.dim() == scores.dim() && targets.size(-1) == 1 && targets.sizes().slice(0, samples.size()) == samples;
   D9D_CHECK(has_one_each, StateError, "[metrics] expected targets of the shape ", samples, ", ", samples,

@@ -35,8 +35,8 @@ struct ConfusionCounts {
 // scores: [..., C]. Returns the k classes with the highest scores, [..., k] int64.
 [[nodiscard]] at::Tensor top_classes(const at::Tensor& scores, std::int64_t k);
 
-// scores: [..., C]. targets: classes of the shape [...] or [..., 1], or one-hot [..., C]. Returns classes, [...] int64.
-// Throws StateError for another shape.
+// scores: [..., C]. targets: classes of the shape [...] or [..., 1], or one-hot [..., C]. Returns classes, [...], int64
+// of one-hot targets; kIgnoreIndex where all of a sample's are that. Throws StateError for another shape.
 [[nodiscard]] at::Tensor classes_of(const at::Tensor& targets, const at::Tensor& scores);
 
 }  // namespace d9d

@@ -57,8 +57,18 @@ TEST(ConfusionCounts, Are_of_the_classes_with_the_highest_scores) {
 
 TEST(ConfusionCounts, Take_targets_of_several_shapes) {
   const at::Tensor scores = at::zeros({2, 3}), classes = integers({2, 0});
-  for (const at::Tensor& targets : {classes, classes.unsqueeze(1), at::one_hot(classes, 3)}) {
+  const at::Tensor one_hot = at::one_hot(classes, 3);
+  for (const at::Tensor& targets : {classes, classes.unsqueeze(1), one_hot, one_hot.to(at::kBool),
+                                    one_hot.to(at::kByte), one_hot.to(at::kBFloat16)}) {
     EXPECT_TRUE(at::equal(classes_of(targets, scores), classes)) << targets;
+  }
+}
+
+TEST(ConfusionCounts, Do_not_count_samples_whose_one_hot_targets_are_ignored) {
+  const at::Tensor one_hot = at::one_hot(integers({2, 0}), 3);
+  one_hot[1].fill_(kIgnoreIndex);
+  for (const at::ScalarType dtype : {at::kLong, at::kFloat, at::kBFloat16}) {
+    EXPECT_TRUE(at::equal(classes_of(one_hot.to(dtype), at::zeros({2, 3})), integers({2, kIgnoreIndex})));
   }
 }
 
