@@ -40,6 +40,10 @@ def main():
 
         assert "expected the number of steps" in run(job, "trainer={}", code=1)
         assert "warmup_steps" in run(job, "lr_scheduler.warmup=3", code=1)
+        for rate in ("text", "-1", "[1]"):
+            assert "expected a number >= 0 as optimizer.lr" in run(job, f"optimizer.lr={rate}", code=1), rate
+        for steps in ("text", "0", "1.5"):
+            assert "as trainer.schedule.total_steps" in run(job, f"trainer.schedule.total_steps={steps}", code=1), steps
         assert "expected a number from 1 on" in run(job, "--steps", "x", code=2)
         assert "no step in this run" in subprocess.run([PROGRAM, job, "--steps", "10"], capture_output=True, text=True).stderr
         (folder / "none.json").write_text("{}")

@@ -74,8 +74,13 @@ PlottedSchedule plot_of(const Arguments& arguments) {
   const Json curve = value_at(job, {"lr_scheduler"}), rate = value_at(job, {"optimizer", "lr"});
   D9D_CHECK(!curve.is_null(), ConfigError, "[lr_plot] expected lr_scheduler in ", arguments.job.file.string(),
             ", got none. Name the file of a training job.");
+  D9D_CHECK(rate.is_null() || (rate.is_number() && rate.get<double>() >= 0), ConfigError,
+            "[lr_plot] expected a number >= 0 as optimizer.lr, got ", rate.dump(), ". Correct it.");
   const Json total = value_at(job, {"trainer", "schedule", "total_steps"});
-  D9D_CHECK(arguments.num_steps || total.is_number_integer(), ConfigError,
+  D9D_CHECK(total.is_null() || (total.is_number_integer() && total.get<std::int64_t>() >= 1), ConfigError,
+            "[lr_plot] expected a whole number from 1 on as trainer.schedule.total_steps, got ", total.dump(),
+            ". Correct it.");
+  D9D_CHECK(arguments.num_steps || !total.is_null(), ConfigError,
             "[lr_plot] expected the number of steps in trainer.schedule.total_steps or after --steps, got neither: a "
             "job that ends with its data does not say it. Use --steps.");
   const std::int64_t num_steps = arguments.num_steps ? *arguments.num_steps : total.get<std::int64_t>();
@@ -83,7 +88,7 @@ PlottedSchedule plot_of(const Arguments& arguments) {
       parse_record<LRSchedulerConfig>(curve, {.source = arguments.job.file.string() + ": lr_scheduler"});
   PlottedSchedule plot{.schedule = build_piecewise_schedule(config, num_steps),
                        .num_steps = num_steps,
-                       .learning_rate = rate.is_number() ? rate.get<double>() : 1};
+                       .learning_rate = rate.is_null() ? 1 : rate.get<double>()};
   const Json name = value_at(curve, {"name"});
   plot.title =
       cat("learning rate, ", name.is_string() ? name.get<std::string>() : "piecewise", ", ", num_steps, " steps");
