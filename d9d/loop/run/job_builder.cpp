@@ -12,6 +12,7 @@
 #include "d9d/loop/graphs/cuda_graph_rules.h"
 #include "d9d/loop/graphs/warm_up.h"
 #include "d9d/loop/job/model_builder.h"
+#include "d9d/loop/language_model/auto_providers.h"
 #include "d9d/loop/measure/auto_schedule.h"
 #include "d9d/loop/run/job_tracker.h"
 #include "d9d/loop/run/step_profiler.h"
@@ -143,7 +144,8 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
   std::optional<Ema> ema;
   if (config.ema) ema.emplace(trainable_parameters(*module).parameters, config.ema->average);
   LearningRateScheduler lr_scheduler = parts_.lr_scheduler.build_scheduler(context_, schedule.total_steps());
-  if (saves_checkpoints(config.checkpointing)) check_optimizer_state(context_, *module, optimizer);
+  const bool is_own = dynamic_cast<const AutoOptimizerProvider*>(&parts_.optimizer) == nullptr;  // of the program
+  if (is_own && saves_checkpoints(config.checkpointing)) check_optimizer_state(context_, *module, optimizer);
   if (context_.is_main_process()) warn_of_float16(context_, *module);
   check_equal_rates(context_, optimizer.learning_rate(), lr_scheduler.factor());
   return {.context = context_,

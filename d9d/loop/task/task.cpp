@@ -33,13 +33,15 @@ MetricMap checked_metrics(AnyTask& task) {
   constexpr std::array kLogged = {"loss",         "grad_norm",         "lr",  "num_tokens",        "step_seconds",
                                   "data_seconds", "tokens_per_second", "mfu", "device_peak_bytes", "host_bytes",
                                   "skipped_steps"};
+  constexpr std::array kLoggedFolders = {"loss/", "lr/", "grad_norm/", "param_norm/"};
   std::set<std::string> all_series;
   for (const auto& [name, metric] : metrics) {
     D9D_CHECK(metric != nullptr, StateError,
               "[loop::trainer] expected TrainTask::create_metrics to return metrics, got null as '", name, "'.");
     for (const std::string& series : series_of(name, *metric)) {
-      const bool is_logged = std::ranges::find(kLogged, series) != kLogged.end() || series.starts_with("loss/") ||
-                             series.starts_with("lr/");
+      const bool is_logged =
+          std::ranges::find(kLogged, series) != kLogged.end() ||
+          std::ranges::any_of(kLoggedFolders, [&](const char* folder) { return series.starts_with(folder); });
       D9D_CHECK(!is_logged, StateError,
                 "[loop::trainer] expected names of metrics that the job does not log itself, got '", series,
                 "'. Rename it in TrainTask::create_metrics, to metric/", name, " for instance.");

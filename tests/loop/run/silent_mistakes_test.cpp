@@ -63,17 +63,26 @@ TEST(OwnOptimizer, That_starts_without_a_rate_is_looked_at_when_it_has_one) {
               HasSubstr("did not change first.bias and 3 more"));
 }
 
-// Returns the log of a job that saves, whose optimiser has the state_dict() that `state` builds from its parameters.
-std::string log_of_state(
-    const std::function<std::map<std::string, DTensor>(const std::vector<NamedParameter>&)>& state) {
+// Returns the log of a job that saves.
+std::string log_of_saving(const std::shared_ptr<OptimizerProvider>& optimizer) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "d9d_silent_state";
   std::filesystem::remove_all(folder);
   return log_of([&](toy::Job& job) {
     job.config.checkpointing = {.save_dir = folder, .period_steps = {StepActionMode::kLastStep}};
-    job.optimizer = std::make_shared<OwnProvider>([=](std::vector<NamedParameter> parameters) {
-      return OwnDescent{parameters, [=] { return state(parameters); }};
-    });
+    job.optimizer = optimizer;
   });
+}
+
+// Of an optimiser that has the state_dict() that `state` builds from its parameters.
+std::string log_of_state(
+    const std::function<std::map<std::string, DTensor>(const std::vector<NamedParameter>&)>& state) {
+  return log_of_saving(std::make_shared<OwnProvider>([=](std::vector<NamedParameter> parameters) {
+    return OwnDescent{parameters, [=] { return state(parameters); }};
+  }));
+}
+
+TEST(GradientDescent, Is_not_told_that_it_has_no_state) {
+  EXPECT_THAT(log_of_saving(std::make_shared<AutoOptimizerProvider>(SgdConfig{.lr = 0.1})), Not(HasSubstr("WARNING")));
 }
 
 TEST(OwnOptimizer, Whose_state_would_be_lost_is_refused_or_told) {

@@ -58,7 +58,8 @@ struct NamedMetrics : toy::Task {
 
 TEST(TrainerMistakes, A_metric_with_the_name_of_a_logged_value_is_refused) {
   toy::Job job = small_job();
-  for (const char* name : {"loss", "lr", "grad_norm", "num_tokens", "step_seconds", "loss/main"}) {
+  for (const char* name : {"loss", "lr", "grad_norm", "num_tokens", "step_seconds", "loss/main", "lr/default",
+                           "grad_norm/first", "param_norm/first"}) {
     NamedMetrics task({{name, std::make_shared<SumMetric>()}});
     EXPECT_THAT([&] { (void)job.make_trainer(job.context, task); },
                 ThrowsMessage<StateError>(AllOf(HasSubstr(cat("got '", name, "'")), HasSubstr("create_metrics"))));
