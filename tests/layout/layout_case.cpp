@@ -112,7 +112,9 @@ class RankJob {
     }
     if (part.end < job_.num_steps) CheckpointDirectory(part.folder, all).save(part.end, state, {});
     for (const auto& [name, parameter] : module_->named_parameters()) shared.parameters.add(name, parameter->dtensor());
-    for (const auto& [name, tensor] : averages_of(ema)) shared.averages.add(name, tensor);
+    for (const auto& [name, tensor] : averages_of(ema)) {
+      if (tensor.local.is_floating_point()) shared.averages.add(name, tensor);  // not the count
+    }
     auto whole = module_->full_state_dict();
     manager->close();
     const std::lock_guard lock(shared.mutex);

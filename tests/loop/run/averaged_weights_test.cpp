@@ -214,7 +214,7 @@ TEST_F(AveragedWeights, Are_exported_by_choice) {
   }
 }
 
-TEST_F(AveragedWeights, Of_trained_parameters_alone_are_rounded_to_the_dtype_of_the_export) {
+TEST_F(AveragedWeights, Of_trained_parameters_alone) {
   Job job;
   job.job.provider.make_model = [] {
     auto model = make_module<toy::Model>();
