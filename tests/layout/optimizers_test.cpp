@@ -1,5 +1,5 @@
-// Every optimiser, with groups of parameters and averages of them, trains on each axis of a mesh as on one rank, and goes on from a
-// checkpoint on another mesh.
+// Every optimiser, with groups of parameters and averages of them, trains on each axis of a mesh as on one rank, and
+// goes on from a checkpoint on another mesh.
 #include <gtest/gtest.h>
 
 #include "tests/layout/layout_case.h"

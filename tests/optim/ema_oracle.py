@@ -1,5 +1,6 @@
-"""Prints averages of two parameters after 50 steps for each record of a list (a JSON array of a job's `trainer.ema`, with
-the dtype to average in and the one that parameters are rounded to): torch.optim.swa_utils.AveragedModel computes them.
+"""Prints averages of two parameters after 50 steps for each record of a list (a JSON array of a job's `trainer.ema`,
+with the dtype to average in and the one that parameters are rounded to): torch.optim.swa_utils.AveragedModel computes
+them.
 
 The C++ side (ema_test.cpp) averages the same values, which both sides compute with the same formulas.
 """

@@ -27,8 +27,9 @@ struct Source {
   std::optional<std::string> ignored_index = {};  // ignored_index() of the folder
 };
 
-// Opens options.source. Of a checkpoint the weights of options.weights are read, and no optimiser state; config.json is made from the sizes that it has, and
-// options.to and options.vocabulary, where they are not given, are set to those of an export. Throws IoError.
+// Opens options.source. Of a checkpoint the weights of options.weights are read, and no optimiser state;
+// config.json is made from the sizes that it has, and options.to and options.vocabulary, where they are not given,
+// are set to those of an export. Throws IoError.
 [[nodiscard]] Source open_source(Options& options);
 
 }  // namespace d9d::convert

@@ -25,8 +25,9 @@ namespace d9d {
 // `folder`, which an export replaces.
 void check_export_place(const std::filesystem::path& folder, const TrainerConfig& config);
 
-// Collective. Calls write_model_state(), with averages of the weights where trainer.ema.export says so. Throws UnequalRanksError if ranks hold different values of the same tensor.
-// The main process warns of tensors of the model that the mapper does not use.
+// Collective. Calls write_model_state(), with averages of the weights where trainer.ema.export says so. Throws
+// UnequalRanksError if ranks hold different values of the same tensor. The main process warns of tensors of the
+// model that the mapper does not use.
 void export_model(const TrainingJob& job, const ModelExport& model, const std::filesystem::path& folder);
 
 }  // namespace d9d

@@ -28,8 +28,8 @@ struct RunPosition {
   nlohmann::ordered_json tracker = nullptr;  // TrackerRun::state() on the main process
 };
 
-// Local. Returns all state that a checkpoint of the job contains. saved_tensors() returns only its tensors: tensors_of(),
-// and "ema.<entry>" for those of Ema::state_dict().
+// Local. Returns all state that a checkpoint of the job contains. saved_tensors() returns only its tensors:
+// tensors_of(), and "ema.<entry>" for those of Ema::state_dict().
 [[nodiscard]] CheckpointState checkpoint_state(const TrainingJob& job, const RunPosition& position);
 [[nodiscard]] std::map<std::string, DTensor> saved_tensors(const TrainingJob& job);
 
@@ -46,8 +46,9 @@ void load_model(const SavedCheckpoint& saved, const DistContext& context, const 
                 const TrainerConfig& config);
 
 // Collective. Loads what load_model() leaves out: the state of the optimiser and averages of the weights (in place), of
-// the learning-rate schedule, of metrics and means of losses, of the tracker and of event handlers, the counts of updates and skipped steps, the
-// window of spikes, and past evaluations. Called after JobSchedule, data and model were loaded.
+// the learning-rate schedule, of metrics and means of losses, of the tracker and of event handlers, the counts of
+// updates and skipped steps, the window of spikes, and past evaluations. Called after JobSchedule, data and model were
+// loaded.
 void load(const SavedCheckpoint& saved, TrainingJob& job);
 
 // Returns a value of CheckpointState::values. Throws StateError, naming the folder, if it is missing.

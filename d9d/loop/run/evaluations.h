@@ -65,8 +65,8 @@ class Evaluations {
   };
 
   [[nodiscard]] bool is_due(const Set& set) const;
-  // Evaluates with the weights that trainer.ema.evaluate names, and adds their values to `found`. Returns the signal that
-  // ended the evaluation, otherwise 0.
+  // Evaluates with the weights that trainer.ema.evaluate names, and adds their values to `found`. Returns the signal
+  // that ended the evaluation, otherwise 0.
   int evaluate(const std::string& name, Set& set, GradientManager& gradients, const InterruptScope& interrupt,
                std::map<std::string, double>& found);
   // Runs the set once with the weights that the stages have. Returns as evaluate().

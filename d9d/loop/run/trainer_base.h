@@ -33,7 +33,8 @@ class TrainerBase {
   // and of evaluations. Gives back what the job holds under these tags, so that another program can use the devices:
   //
   //   tensor_states   all tensors move to the host or are freed: parameters, buffers, state of the optimiser, averages
-  //                   of the weights, gathered parameters, gradients, CUDA graphs, inboxes of pipelines, memory that the allocator caches
+  //                   of the weights, gathered parameters, gradients, CUDA graphs, inboxes of pipelines, memory that
+  //                   the allocator caches
   //   comms           communicators, which all jobs of the program share, close their connections and free their memory
   //
   // Tags that sleep already are left out. sleep() and wake() keep all tensor objects and communicators, and training
