@@ -1,6 +1,6 @@
-// One step of Muon on a GPU: all parameters of Qwen3 1.7B with untied embeddings, in float32 with float32 gradients, whose
-// clip factor is part of the step; beside AdamW's step and beside the operators of torch.optim.Muon, matrix by matrix, with
-// the fused AdamW of ATen for the other parameters.
+// One step of Muon on a GPU: all parameters of Qwen3 1.7B with untied embeddings, in float32 with float32 gradients,
+// whose clip factor is part of the step. Beside it AdamW's step, and the operators of torch.optim.Muon, matrix by
+// matrix, with the fused AdamW of ATen for the other parameters.
 #include "d9d/optim/muon.h"
 
 #include <algorithm>

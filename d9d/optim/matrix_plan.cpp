@@ -1,7 +1,7 @@
 #include "d9d/optim/matrix_plan.h"
 
 #include <algorithm>
-#include <numeric>
+#include <functional>
 #include <string>
 
 #include <ATen/ATen.h>

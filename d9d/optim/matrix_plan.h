@@ -67,8 +67,8 @@ struct MatrixPlan {
 [[nodiscard]] std::int64_t num_holders(const NamedParameter& parameter);
 
 // Local, with the same owners on all ranks. parameters: of two or three dims, with the same mesh and matrix_axes().
-// loads: the cost of what each rank owns so far, to which this adds; empty at first. The next matrix, from the costliest
-// on, goes to the rank that has least.
+// loads: the cost of what each rank owns so far, to which this adds; empty at first. The next matrix, from the
+// costliest on, goes to the rank that has least.
 [[nodiscard]] MatrixPlan plan_matrices(const std::vector<NamedParameter>& parameters, std::vector<double>& loads);
 
 // Copies between a matrix [rows, cols], contiguous, and a slice of it [numel].

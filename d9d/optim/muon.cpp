@@ -12,6 +12,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/config_path.h"
+#include "d9d/core/device/named_range.h"
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/kernels/momentum/momentum.h"
 #include "d9d/optim/leaves.h"
@@ -127,7 +128,9 @@ void Muon::make_plans() {
     for (const Matrices& each : bucket.matrices) parameters.push_back(each.parameter);
     const DeviceMesh ranks = detail::matrix_ranks(parameters.front());
     bucket.plan = detail::plan_matrices(parameters, loads[ranks.ranks()]);
-    if (ranks.num_ranks() > 1) bucket.ranks = ranks.communicator();
+    if (ranks.num_ranks() == 1) continue;
+    bucket.ranks = ranks.communicator();
+    if (!exchanges_) exchanges_.emplace(bucket.ranks->device());
   }
 }
 
@@ -188,13 +191,17 @@ Muon::Flight Muon::send_directions(const Bucket& bucket, const at::Tensor& grad_
     flight.owned = flight.held;
   } else {
     flight.owned = empty(plan.owned_splits);
-    flight.work = bucket.ranks->all_to_all(flight.owned, flight.held, plan.owned_splits, plan.held_splits);
+    const NamedRange range("directions to owners");
+    (void)exchanges_->run([&] {
+      flight.work = bucket.ranks->all_to_all(flight.owned, flight.held, plan.owned_splits, plan.held_splits);
+    });
   }
   return flight;
 }
 
 void Muon::orthogonalize(const Bucket& bucket, Flight& flight) const {
   flight.work.wait();
+  const NamedRange range("orthogonalize");
   std::map<std::pair<std::int64_t, std::int64_t>, std::vector<const detail::OwnedMatrix*>> by_shape;
   for (const detail::OwnedMatrix& matrix : bucket.plan.owned) by_shape[{matrix.rows, matrix.cols}].push_back(&matrix);
   const auto visit = [&](const std::vector<const detail::OwnedMatrix*>& matrices, const at::Tensor& values,
@@ -211,7 +218,11 @@ void Muon::orthogonalize(const Bucket& bucket, Flight& flight) const {
     visit(matrices, orthogonalized(directions, newton_schulz_), detail::copy_matrix_to_slice);
   }
   if (bucket.ranks == nullptr) return;
-  flight.work = bucket.ranks->all_to_all(flight.held, flight.owned, bucket.plan.held_splits, bucket.plan.owned_splits);
+  const NamedRange of_exchange("updates of owners");
+  (void)exchanges_->run([&] {
+    flight.work =
+        bucket.ranks->all_to_all(flight.held, flight.owned, bucket.plan.held_splits, bucket.plan.owned_splits);
+  });
 }
 
 void Muon::apply_updates(const Bucket& bucket, Flight& flight, double learning_rate,

@@ -12,12 +12,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "d9d/core/communicator/communicator.h"
+#include "d9d/core/device/side_stream.h"
 #include "d9d/optim/config.h"
 #include "d9d/optim/matrix_plan.h"
 #include "d9d/optim/moments.h"
@@ -88,6 +90,7 @@ class Muon {
   MuonConfig config_;
   NewtonSchulzOptions newton_schulz_;
   std::vector<Bucket> buckets_;
+  std::optional<SideStream> exchanges_;  // none: no matrix is cut
   std::vector<detail::Moments> moments_;
   std::map<std::string, double> rate_factors_;
 };

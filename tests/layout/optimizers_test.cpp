@@ -63,7 +63,7 @@ TEST_P(Optimizers, Continue_from_a_checkpoint_on_another_mesh) {
 }
 
 TEST(Muon, Trains_experts_on_each_axis_as_on_one_rank) {
-  const LayoutJob job{.family = "qwen3_moe", .num_microbatches = 4, .update_rule = UpdateRule::kMuon};
+  const LayoutJob job{.family = "qwen3_moe", .num_microbatches = 12, .update_rule = UpdateRule::kMuon};
   const LayoutResult expected = train({}, job);
   for (const DeviceMeshParameters& mesh :
        {DeviceMeshParameters{.data_parallel_replicate = 2, .expert_parallel = 2},

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include <ATen/ATen.h>
+#include <c10/util/accumulate.h>
 #include <gtest/gtest.h>
 
 #include "d9d/optim/muon.h"

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/accumulate.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/rounding.h"

@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/accumulate.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
