@@ -42,11 +42,15 @@ class InstalledTools(unittest.TestCase):
         return done.stdout
 
     def test_every_program_is_tried_here(self):
-        tried = {"d9d_convert", "d9d_info", "d9d_pipeline_plot", "d9d_plan", "d9d_tokenize", "plot_metrics"}
+        tried = {"d9d_convert", "d9d_info", "d9d_lr_plot", "d9d_pipeline_plot", "d9d_plan", "d9d_tokenize", "plot_metrics"}
         self.assertEqual({path.name for path in (PREFIX / "bin").iterdir()}, tried)
 
     def test_d9d_info(self):
         self.assertIn("LibTorch", self.run_tool("d9d_info"))
+
+    def test_d9d_lr_plot(self):
+        (self.folder / "job.json").write_text('{"lr_scheduler": {"name": "cosine"}}')
+        self.assertIn("cosine, 10 steps", self.run_tool("d9d_lr_plot", "job.json", "--steps", "10"))
 
     def test_d9d_plan_with_an_installed_preset(self):
         preset = PREFIX / "share/d9d/presets/qwen3_dense/0.6B.json"
