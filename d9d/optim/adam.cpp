@@ -1,7 +1,6 @@
 #include "d9d/optim/adam.h"
 
 #include <ATen/ATen.h>
-#include <ATen/OpMathType.h>
 
 #include "d9d/optim/leaves.h"
 
@@ -16,8 +15,8 @@ Adam::Adam(const std::vector<NamedParameter>& parameters, const AdamConfig& conf
   detail::check_not_negative("lr", config.lr, kAdam);
   detail::check_not_negative("eps", config.eps, kAdam);
   const ParameterGroups groups(config, /*place=*/"[optim::Adam] ");
-  const auto dtype = [](const NamedParameter& parameter) { return at::toOpMathType(parameter.tensor.scalar_type()); };
-  moments_ = detail::make_moments(parameters, groups, {.optimizer = kAdam, .dtype = dtype, .amsgrad = config.amsgrad});
+  moments_ = detail::make_moments(parameters, groups,
+                                  {.optimizer = kAdam, .dtype = detail::state_dtype, .amsgrad = config.amsgrad});
   rate_factors_ = groups.rate_factors();
 }
 

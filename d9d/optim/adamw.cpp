@@ -1,7 +1,6 @@
 #include "d9d/optim/adamw.h"
 
 #include <ATen/ATen.h>
-#include <ATen/OpMathType.h>
 
 #include "d9d/optim/leaves.h"
 
@@ -16,8 +15,8 @@ AdamW::AdamW(const std::vector<NamedParameter>& parameters, const AdamWConfig& c
   detail::check_not_negative("lr", config.lr, kAdamW);
   detail::check_not_negative("eps", config.eps, kAdamW);
   const ParameterGroups groups(config, /*place=*/"[optim::AdamW] ");
-  const auto dtype = [](const NamedParameter& parameter) { return at::toOpMathType(parameter.tensor.scalar_type()); };
-  moments_ = detail::make_moments(parameters, groups, {.optimizer = kAdamW, .dtype = dtype, .amsgrad = config.amsgrad});
+  moments_ = detail::make_moments(parameters, groups,
+                                  {.optimizer = kAdamW, .dtype = detail::state_dtype, .amsgrad = config.amsgrad});
   rate_factors_ = groups.rate_factors();
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 
 #include "d9d/base/check.h"
 
@@ -35,6 +36,13 @@ void check_not_negative(std::string_view name, double value, std::string_view op
 void check_learning_rate(double learning_rate, std::string_view optimizer) {
   D9D_CHECK(learning_rate >= 0, ConfigError, "[optim::", optimizer, "] expected a learning rate >= 0, got ",
             learning_rate, ". Check the scheduler.");
+}
+
+at::ScalarType state_dtype(const NamedParameter& parameter) { return at::toOpMathType(parameter.tensor.scalar_type()); }
+
+at::Tensor zero_state(const NamedParameter& parameter) {
+  const at::Tensor& tensor = parameter.tensor;
+  return at::zeros(tensor.sizes(), tensor.options().dtype(state_dtype(parameter)).requires_grad(false));
 }
 
 }  // namespace d9d::detail

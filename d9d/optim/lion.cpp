@@ -1,7 +1,6 @@
 #include "d9d/optim/lion.h"
 
 #include <ATen/ATen.h>
-#include <ATen/OpMathType.h>
 
 #include "d9d/kernels/momentum/momentum.h"
 #include "d9d/optim/leaves.h"
@@ -18,10 +17,8 @@ Lion::Lion(const std::vector<NamedParameter>& parameters, const LionConfig& conf
   detail::check_leaves(parameters, kLion);
   const ParameterGroups groups(config, /*place=*/"[optim::Lion] ");
   for (const NamedParameter& parameter : parameters) {
-    const at::Tensor& tensor = parameter.tensor;
-    const at::TensorOptions wide = tensor.options().dtype(at::toOpMathType(tensor.scalar_type())).requires_grad(false);
     averages_.push_back(
-        {.parameter = parameter, .options = groups.options_of(parameter), .exp_avg = at::zeros(tensor.sizes(), wide)});
+        {.parameter = parameter, .options = groups.options_of(parameter), .exp_avg = detail::zero_state(parameter)});
   }
   rate_factors_ = groups.rate_factors();
 }

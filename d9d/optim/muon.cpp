@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <ATen/OpMathType.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/accumulate.h>
 
@@ -79,22 +78,19 @@ Muon::Muon(const std::vector<NamedParameter>& parameters, const MuonConfig& conf
                                                        .groups = config.groups,
                                                        .decay_all = config.decay_all},
                                         place);
-  const auto wide = [](const NamedParameter& parameter) { return at::toOpMathType(parameter.tensor.scalar_type()); };
   std::vector<NamedParameter> others;
   for (const NamedParameter& parameter : parameters) {
     if (!is_orthogonalized(parameter, groups, config)) {
       others.push_back(parameter);
       continue;
     }
-    const at::Tensor& tensor = parameter.tensor;
-    const at::TensorOptions zeros = tensor.options().dtype(wide(parameter)).requires_grad(false);
     add_to_bucket({.parameter = parameter,
                    .options = groups.options_of(parameter),
                    .rate_factor = factor_of_sizes(parameter, config.adjust_lr_fn),
-                   .momentum_buffer = at::zeros(tensor.sizes(), zeros)});
+                   .momentum_buffer = detail::zero_state(parameter)});
   }
   make_plans();
-  moments_ = detail::make_moments(others, groups_of_adamw, {.optimizer = kMuon, .dtype = wide});
+  moments_ = detail::make_moments(others, groups_of_adamw, {.optimizer = kMuon, .dtype = detail::state_dtype});
   for (detail::Moments& each : moments_) each.options.lr_factor *= config.adamw.lr_factor;
   rate_factors_ = groups.rate_factors();
 }

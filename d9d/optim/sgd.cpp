@@ -3,7 +3,6 @@
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <ATen/OpMathType.h>
 
 #include "d9d/base/config/config_path.h"
 #include "d9d/kernels/momentum/momentum.h"
@@ -24,10 +23,8 @@ Sgd::Sgd(const std::vector<NamedParameter>& parameters, const SgdConfig& config)
   for (const NamedParameter& parameter : parameters) {
     Velocity velocity{.parameter = parameter, .options = groups.options_of(parameter), .step = {}, .buffer = {}};
     if (config.momentum > 0) {
-      const at::Tensor& tensor = parameter.tensor;
       velocity.step = at::zeros({}, at::kLong);
-      velocity.buffer = at::zeros(tensor.sizes(),
-                                  tensor.options().dtype(at::toOpMathType(tensor.scalar_type())).requires_grad(false));
+      velocity.buffer = detail::zero_state(parameter);
     }
     velocities_.push_back(std::move(velocity));
   }
@@ -39,7 +36,7 @@ void Sgd::step(double learning_rate) { step(learning_rate, at::ones({}, at::kDou
 void Sgd::step(double learning_rate, const at::Tensor& grad_scale) {
   detail::check_learning_rate(learning_rate, kSgd);
   std::map<std::pair<ParameterOptions, bool>, std::vector<kernels::MomentumTensors>>
-      batches;  // by options, if undamped
+      batches;  // by options, and whether undamped
   for (const Velocity& each : velocities_) {
     const at::Tensor& parameter = each.parameter.tensor;
     if (!parameter.grad().defined()) continue;
