@@ -36,4 +36,8 @@ double interpolate(const CurveConfig& curve, double start, double end, double pr
   return std::visit(Interpolate{start, end, progress}, curve);
 }
 
+std::string_view name_of(const CurveConfig& curve) {
+  return std::visit([]<class Curve>(const Curve&) { return Curve::kTag.value; }, curve);
+}
+
 }  // namespace d9d

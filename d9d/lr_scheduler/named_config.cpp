@@ -4,23 +4,14 @@
 #include "d9d/base/config/config_path.h"
 
 namespace d9d {
-namespace {
 
-void check_warmup(const ConfigPath& path, std::int64_t steps, const std::optional<double>& share) {
+void WarmupConfig::validate(const ConfigPath& path) const {
   D9D_CHECK(steps == 0 || !share, ConfigError, path, "expected warmup_steps or warmup_share, got ", steps, " and ",
             share.value_or(0), ". Leave one of them out.");
 }
 
-}  // namespace
-
-void ConstantScheduleConfig::validate(const ConfigPath& path) const { check_warmup(path, warmup_steps, warmup_share); }
-void LinearScheduleConfig::validate(const ConfigPath& path) const { check_warmup(path, warmup_steps, warmup_share); }
-void CosineScheduleConfig::validate(const ConfigPath& path) const { check_warmup(path, warmup_steps, warmup_share); }
-void WsdScheduleConfig::validate(const ConfigPath& path) const { check_warmup(path, warmup_steps, warmup_share); }
-
 void InverseSqrtScheduleConfig::validate(const ConfigPath& path) const {
-  check_warmup(path, warmup_steps, warmup_share);
-  D9D_CHECK(timescale || warmup_steps > 0 || warmup_share.value_or(0) > 0, ConfigError, path,
+  D9D_CHECK(timescale || warmup.steps > 0 || warmup.share.value_or(0) > 0, ConfigError, path,
             "expected timescale or a warm-up, whose steps it is otherwise, got neither. Set warmup_steps, or timescale "
             "to the steps after which the rate has fallen to 0.71.");
 }

@@ -14,65 +14,60 @@
 
 namespace d9d {
 
-struct ConstantScheduleConfig {                       // stays at 1
-  std::int64_t warmup_steps = 0;                      // that the rise takes
-  std::optional<double> warmup_share = std::nullopt;  // of all steps, in place of warmup_steps
+// The steps in which the multiplier rises from 0 to 1.
+struct WarmupConfig {
+  std::int64_t steps = 0;                      // that the rise takes
+  std::optional<double> share = std::nullopt;  // of all steps, in place of warmup_steps
 
   void validate(const ConfigPath& path) const;
+
+  static constexpr auto fields() {
+    using Warmup = WarmupConfig;
+    return record<Warmup>(defaulted("warmup_steps", &Warmup::steps, at_least(0)),
+                          defaulted("warmup_share", &Warmup::share, between(0, 1)));
+  }
+};
+
+struct ConstantScheduleConfig {  // stays at 1
+  WarmupConfig warmup = {};
 
   static constexpr Tag kTag = {"name", "constant"};
   static constexpr auto fields() {
     using Schedule = ConstantScheduleConfig;
-    return record<Schedule>(defaulted("warmup_steps", &Schedule::warmup_steps, at_least(0)),
-                            defaulted("warmup_share", &Schedule::warmup_share, between(0, 1)));
+    return record<Schedule>(flattened(&Schedule::warmup));
   }
 };
-struct LinearScheduleConfig {                         // falls along a line
-  std::int64_t warmup_steps = 0;                      // that the rise takes
-  std::optional<double> warmup_share = std::nullopt;  // of all steps, in place of warmup_steps
-  double min_ratio = 0.0;                             // the multiplier at the end
-
-  void validate(const ConfigPath& path) const;
+struct LinearScheduleConfig {  // falls along a line
+  WarmupConfig warmup = {};
+  double min_ratio = 0.0;  // the multiplier at the end
 
   static constexpr Tag kTag = {"name", "linear"};
   static constexpr auto fields() {
     using Schedule = LinearScheduleConfig;
-    return record<Schedule>(defaulted("warmup_steps", &Schedule::warmup_steps, at_least(0)),
-                            defaulted("warmup_share", &Schedule::warmup_share, between(0, 1)),
-                            defaulted("min_ratio", &Schedule::min_ratio, between(0, 1)));
+    return record<Schedule>(flattened(&Schedule::warmup), defaulted("min_ratio", &Schedule::min_ratio, between(0, 1)));
   }
 };
-struct CosineScheduleConfig {                         // falls along half a cosine
-  std::int64_t warmup_steps = 0;                      // that the rise takes
-  std::optional<double> warmup_share = std::nullopt;  // of all steps, in place of warmup_steps
-  double min_ratio = 0.0;                             // the multiplier at the end
-
-  void validate(const ConfigPath& path) const;
+struct CosineScheduleConfig {  // falls along half a cosine
+  WarmupConfig warmup = {};
+  double min_ratio = 0.0;  // the multiplier at the end
 
   static constexpr Tag kTag = {"name", "cosine"};
   static constexpr auto fields() {
     using Schedule = CosineScheduleConfig;
-    return record<Schedule>(defaulted("warmup_steps", &Schedule::warmup_steps, at_least(0)),
-                            defaulted("warmup_share", &Schedule::warmup_share, between(0, 1)),
-                            defaulted("min_ratio", &Schedule::min_ratio, between(0, 1)));
+    return record<Schedule>(flattened(&Schedule::warmup), defaulted("min_ratio", &Schedule::min_ratio, between(0, 1)));
   }
 };
-struct WsdScheduleConfig {                                 // warm-up, stable, decay: stays at 1 and falls at the end
-  std::int64_t warmup_steps = 0;                           // that the rise takes
-  std::optional<double> warmup_share = std::nullopt;       // of all steps, in place of warmup_steps
+struct WsdScheduleConfig {  // warm-up, stable, decay: stays at 1 and falls at the end
+  WarmupConfig warmup = {};
   std::optional<std::int64_t> decay_steps = std::nullopt;  // that the fall takes
   double decay_share = 0.1;                                // of all steps, unless decay_steps is set
   CurveConfig decay_curve = LinearCurveConfig{};           // of the fall; poly with the power 0.5: 1 - sqrt
   double min_ratio = 0.0;                                  // the multiplier at the end
 
-  void validate(const ConfigPath& path) const;
-
   static constexpr Tag kTag = {"name", "wsd"};
   static constexpr auto fields() {
     using Schedule = WsdScheduleConfig;
-    return record<Schedule>(defaulted("warmup_steps", &Schedule::warmup_steps, at_least(0)),
-                            defaulted("warmup_share", &Schedule::warmup_share, between(0, 1)),
-                            defaulted("decay_steps", &Schedule::decay_steps, at_least(1)),
+    return record<Schedule>(flattened(&Schedule::warmup), defaulted("decay_steps", &Schedule::decay_steps, at_least(1)),
                             defaulted("decay_share", &Schedule::decay_share, between(0, 1)),
                             defaulted("decay_curve", &Schedule::decay_curve),
                             defaulted("min_ratio", &Schedule::min_ratio, between(0, 1)));
@@ -80,8 +75,7 @@ struct WsdScheduleConfig {                                 // warm-up, stable, d
 };
 // Falls with the root of the steps: n steps after the warm-up the multiplier is 1 / sqrt(1 + n / timescale).
 struct InverseSqrtScheduleConfig {
-  std::int64_t warmup_steps = 0;                         // that the rise takes
-  std::optional<double> warmup_share = std::nullopt;     // of all steps, in place of warmup_steps
+  WarmupConfig warmup = {};
   std::optional<std::int64_t> timescale = std::nullopt;  // steps, see above; null: those of the warm-up
 
   void validate(const ConfigPath& path) const;
@@ -89,9 +83,7 @@ struct InverseSqrtScheduleConfig {
   static constexpr Tag kTag = {"name", "inverse_sqrt"};
   static constexpr auto fields() {
     using Schedule = InverseSqrtScheduleConfig;
-    return record<Schedule>(defaulted("warmup_steps", &Schedule::warmup_steps, at_least(0)),
-                            defaulted("warmup_share", &Schedule::warmup_share, between(0, 1)),
-                            defaulted("timescale", &Schedule::timescale, at_least(1)));
+    return record<Schedule>(flattened(&Schedule::warmup), defaulted("timescale", &Schedule::timescale, at_least(1)));
   }
 };
 

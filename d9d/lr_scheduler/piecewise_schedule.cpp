@@ -1,6 +1,5 @@
 #include "d9d/lr_scheduler/piecewise_schedule.h"
 
-#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -24,8 +23,7 @@ std::string describe(const PiecewiseSchedule& schedule) {
   const std::vector<SchedulePhase>& phases = schedule.phases();
   std::string text = cat(phases.front().start_value, " in step ", phases.front().start_step);
   for (const SchedulePhase& phase : phases) {
-    const auto curve = std::visit([](const auto& one) { return std::decay_t<decltype(one)>::kTag.value; }, phase.curve);
-    text += cat(", ", curve, " to ", phase.end_value, " in step ", phase.end_step);
+    text += cat(", ", name_of(phase.curve), " to ", phase.end_value, " in step ", phase.end_step);
   }
   return text;
 }

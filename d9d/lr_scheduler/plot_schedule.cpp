@@ -6,13 +6,12 @@
 #include <iomanip>
 #include <set>
 #include <sstream>
-#include <type_traits>
-#include <variant>
 
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
 #include "d9d/base/svg/svg_canvas.h"
+#include "d9d/lr_scheduler/curve.h"
 
 namespace d9d {
 namespace {
@@ -28,15 +27,6 @@ constexpr std::string_view kStyle = R"(.curve { fill: none; stroke: #0072b2; str
 
 double rate_of(const PlottedSchedule& plot, std::int64_t step) {
   return plot.learning_rate * plot.schedule.factor(step);
-}
-
-// The smallest of 1, 2, 2.5, 5, 10, ... times a power of ten that cuts `range` into at most `most` parts.
-double nice_step(double range, double most) {
-  const double power = std::pow(10.0, std::floor(std::log10(range / most)));
-  for (const double each : {1.0, 2.0, 2.5, 5.0}) {
-    if (each * power * most >= range) return each * power;
-  }
-  return 10 * power;
 }
 
 std::string number(double value) {
@@ -61,8 +51,8 @@ std::vector<Corner> corners_of(const PlottedSchedule& plot) {
   const std::vector<SchedulePhase>& phases = plot.schedule.phases();
   std::vector<Corner> corners = {{phases.front().start_step, plot.learning_rate * phases.front().start_value, ""}};
   for (const SchedulePhase& phase : phases) {
-    const auto curve = std::visit([](const auto& one) { return std::decay_t<decltype(one)>::kTag.value; }, phase.curve);
-    corners.push_back({phase.end_step, plot.learning_rate * phase.end_value, cat(phase.name, ", ", curve)});
+    corners.push_back(
+        {phase.end_step, plot.learning_rate * phase.end_value, cat(phase.name, ", ", name_of(phase.curve))});
   }
   return corners;
 }
@@ -77,13 +67,13 @@ struct Axes {
 };
 
 Axes axes_of(const PlottedSchedule& plot, const std::vector<std::pair<std::int64_t, double>>& points) {
-  const double highest = highest_of(points), step = nice_step(highest, 6);
+  const double highest = highest_of(points), step = tick_step(highest, 6);
   return {.steps = static_cast<double>(std::max<std::int64_t>(1, plot.num_steps)),
           .highest = step * std::ceil(highest / step - 1e-9)};
 }
 
 void draw_axes(SvgCanvas& canvas, const Axes& axes) {
-  const double rates = nice_step(axes.highest, 6), steps = std::max(1.0, nice_step(axes.steps, 10));
+  const double rates = tick_step(axes.highest, 6), steps = std::max(1.0, tick_step(axes.steps, 10));
   for (int i = 0; i * rates <= axes.highest * (1 + 1e-9); ++i) {
     const double y = axes.y(i * rates);
     canvas.path(cat("M", kLeft, " ", y, "h", kWidth), i == 0 ? "class=\"axis\"" : "class=\"grid\"");
@@ -95,12 +85,6 @@ void draw_axes(SvgCanvas& canvas, const Axes& axes) {
     canvas.text(x, kTop + kHeight + 19, std::to_string(static_cast<std::int64_t>(i * steps)), "text-anchor=\"middle\"");
   }
   canvas.text(kLeft + kWidth / 2, kTop + kHeight + 38, "step", "class=\"small\" text-anchor=\"middle\"");
-}
-
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) result += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(1, c);
-  return result;
 }
 
 }  // namespace
@@ -171,12 +155,12 @@ std::string plot_html(const PlottedSchedule& plot) {
   const Axes axes = axes_of(plot, points);
   std::string rows;
   for (const auto& [step, rate, way] : corners_of(plot)) {
-    rows += cat("<tr><td>", step, "</td><td>", number(rate), "</td><td>", escaped(way), "</td></tr>\n");
+    rows += cat("<tr><td>", step, "</td><td>", number(rate), "</td><td>", escaped_markup(way), "</td></tr>\n");
   }
   return cat(R"(<!DOCTYPE html>
 <html lang="en"><meta charset="utf-8">
 <title>)",
-             escaped(plot.title), R"(</title>
+             escaped_markup(plot.title), R"(</title>
 <style>
 body { font: 14px sans-serif; color: #333; margin: 24px; }
 svg { max-width: 100%; height: auto; }

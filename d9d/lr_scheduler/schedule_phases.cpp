@@ -19,31 +19,32 @@ struct PhasesOf {
   SchedulePhases operator()(const PiecewiseSchedulerConfig& config) const { return (*this)(config.scheduler); }
 
   SchedulePhases operator()(const ConstantScheduleConfig& config) const {
-    SchedulePhases phases = warmed_up(config);
+    SchedulePhases phases = warmed_up(config.warmup);
     if (phases.names.empty()) add(phases, "the whole", RestPhaseConfig{});
     return phases;
   }
   SchedulePhases operator()(const LinearScheduleConfig& config) const {
-    return decaying(config, config.min_ratio, LinearCurveConfig{});
+    return decaying(config.warmup, config.min_ratio, LinearCurveConfig{});
   }
   SchedulePhases operator()(const CosineScheduleConfig& config) const {
-    return decaying(config, config.min_ratio, CosineCurveConfig{});
+    return decaying(config.warmup, config.min_ratio, CosineCurveConfig{});
   }
   SchedulePhases operator()(const WsdScheduleConfig& config) const {
-    const std::int64_t warmup = warmup_steps(config), decay = config.decay_steps.value_or(steps_of(config.decay_share));
+    const std::int64_t warmup = steps_of(config.warmup),
+                       decay = config.decay_steps.value_or(steps_of(config.decay_share));
     const std::int64_t stable = total() - warmup - decay;
     D9D_CHECK(stable >= 0, ConfigError, "[lr_scheduler] expected a warm-up and a decay of \"wsd\" of at most ", total(),
               " steps together, got ", warmup, " and ", decay, ". Shorten them, or train longer.");
-    SchedulePhases phases = warmed_up(config);
+    SchedulePhases phases = warmed_up(config.warmup);
     if (stable > 0) add(phases, "the stable phase", StepsPhaseConfig{.steps = stable});
     add(phases, "the decay", RestPhaseConfig{.target_multiplier = config.min_ratio, .curve = config.decay_curve});
     return phases;
   }
   SchedulePhases operator()(const InverseSqrtScheduleConfig& config) const {
-    const std::int64_t warmup = warmup_steps(config);
+    const std::int64_t warmup = steps_of(config.warmup);
     const auto timescale = static_cast<double>(std::max<std::int64_t>(1, config.timescale.value_or(warmup)));
     const auto steps = static_cast<double>(std::max<std::int64_t>(0, total() - warmup));
-    return decaying(config, 1 / std::sqrt(1 + steps / timescale), InverseSqrtCurveConfig{});
+    return decaying(config.warmup, 1 / std::sqrt(1 + steps / timescale), InverseSqrtCurveConfig{});
   }
 
  private:
@@ -57,27 +58,24 @@ struct PhasesOf {
   [[nodiscard]] std::int64_t steps_of(double share) const {
     return static_cast<std::int64_t>(static_cast<double>(total()) * share);
   }
-  template <class Config>
-  [[nodiscard]] std::int64_t warmup_steps(const Config& config) const {
-    return config.warmup_share ? steps_of(*config.warmup_share) : config.warmup_steps;
+  [[nodiscard]] std::int64_t steps_of(const WarmupConfig& warmup) const {
+    return warmup.share ? steps_of(*warmup.share) : warmup.steps;
   }
 
   static void add(SchedulePhases& phases, const std::string& name, const PhaseConfig& phase) {
     phases.piecewise.phases.push_back(phase);
     phases.names.push_back(name);
   }
-  template <class Config>
-  [[nodiscard]] SchedulePhases warmed_up(const Config& config) const {
+  [[nodiscard]] SchedulePhases warmed_up(const WarmupConfig& warmup) const {
     SchedulePhases phases;
-    const std::int64_t steps = warmup_steps(config);
+    const std::int64_t steps = steps_of(warmup);
     if (steps == 0) return phases;
     phases.piecewise.initial_multiplier = 0;
     add(phases, "the warm-up", StepsPhaseConfig{.steps = steps});
     return phases;
   }
-  template <class Config>
-  [[nodiscard]] SchedulePhases decaying(const Config& config, double end, const CurveConfig& curve) const {
-    SchedulePhases phases = warmed_up(config);
+  [[nodiscard]] SchedulePhases decaying(const WarmupConfig& warmup, double end, const CurveConfig& curve) const {
+    SchedulePhases phases = warmed_up(warmup);
     add(phases, "the decay", RestPhaseConfig{.target_multiplier = end, .curve = curve});
     return phases;
   }

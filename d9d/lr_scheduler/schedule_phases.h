@@ -1,7 +1,7 @@
 // The phases of a schedule in a run of a given length: those of its configuration, or those that its name stands for.
 //
 // Example
-//   schedule_phases(CosineScheduleConfig{.warmup_steps = 10}, 100).names;   // {"the warm-up", "the decay"}
+//   schedule_phases(CosineScheduleConfig{.warmup = {.steps = 10}}, 100).names;   // {"the warm-up", "the decay"}
 #pragma once
 
 #include <cstdint>

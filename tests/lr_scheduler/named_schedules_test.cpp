@@ -100,7 +100,7 @@ TEST(NamedSchedules, Have_shares_of_the_run_that_are_cut_to_whole_steps) {
   EXPECT_EQ(describe(wsd), "0 in step 0, linear to 1 in step 20, linear to 1 in step 154, linear to 0 in step 205");
   EXPECT_EQ(describe(schedule_of({{"name", "wsd"}, {"decay_share", 1}}, 7)), "1 in step 0, linear to 0 in step 7");
   EXPECT_EQ(describe(schedule_of({{"name", "constant"}}, 7)), "1 in step 0, linear to 1 in step 7");
-  const auto constant = build_piecewise_schedule(ConstantScheduleConfig{.warmup_steps = 4}, std::nullopt);
+  const auto constant = build_piecewise_schedule(ConstantScheduleConfig{.warmup = {.steps = 4}}, std::nullopt);
   EXPECT_EQ(constant.factor(1), 0.25);
   EXPECT_EQ(constant.factor(1000), 1);
 }

@@ -13,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 
 PlottedSchedule plot_of(std::int64_t num_steps) {
-  const CosineScheduleConfig config{.warmup_steps = num_steps / 10, .min_ratio = 0.1};
+  const CosineScheduleConfig config{.warmup = {.steps = num_steps / 10}, .min_ratio = 0.1};
   return {.title = "a < b",
           .schedule = build_piecewise_schedule(config, num_steps),
           .num_steps = num_steps,

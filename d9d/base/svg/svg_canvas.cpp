@@ -16,20 +16,6 @@ constexpr std::string_view kStyle = R"(text { font: 12px sans-serif; fill: #333;
 
 double rounded(double pixels) { return std::round(10 * pixels) / 10; }
 
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '<') {
-      result += "&lt;";
-    } else if (c == '&') {
-      result += "&amp;";
-    } else {
-      result += c;
-    }
-  }
-  return result;
-}
-
 }  // namespace
 
 SvgCanvas::SvgCanvas(double width, double height, std::string_view style)
@@ -47,12 +33,12 @@ void SvgCanvas::rect(double x, double y, double width, double height, std::strin
 void SvgCanvas::titled_rect(double x, double y, double width, double height, std::string_view attributes,
                             std::string_view title) {
   content_ += cat("<rect x=\"", rounded(x), "\" y=\"", rounded(y), "\" width=\"", rounded(width), "\" height=\"",
-                  rounded(height), "\" ", attributes, "><title>", escaped(title), "</title></rect>\n");
+                  rounded(height), "\" ", attributes, "><title>", escaped_markup(title), "</title></rect>\n");
 }
 
 void SvgCanvas::text(double x, double y, std::string_view content, std::string_view attributes) {
-  content_ +=
-      cat("<text x=\"", rounded(x), "\" y=\"", rounded(y), "\" ", attributes, ">", escaped(content), "</text>\n");
+  content_ += cat("<text x=\"", rounded(x), "\" y=\"", rounded(y), "\" ", attributes, ">", escaped_markup(content),
+                  "</text>\n");
 }
 
 void SvgCanvas::path(std::string_view commands, std::string_view attributes) {
@@ -60,5 +46,27 @@ void SvgCanvas::path(std::string_view commands, std::string_view attributes) {
 }
 
 std::string SvgCanvas::take() { return std::move(content_) + "</svg>\n"; }
+
+std::string escaped_markup(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '<') {
+      result += "&lt;";
+    } else if (c == '&') {
+      result += "&amp;";
+    } else {
+      result += c;
+    }
+  }
+  return result;
+}
+
+double tick_step(double span, double most) {
+  const double power = std::pow(10, std::floor(std::log10(span / most)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (span / (factor * power) <= most) return factor * power;
+  }
+  return 10 * power;
+}
 
 }  // namespace d9d

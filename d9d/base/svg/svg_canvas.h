@@ -31,4 +31,11 @@ class SvgCanvas {
   std::string content_;
 };
 
+// `text` as it stands in SVG and HTML.
+[[nodiscard]] std::string escaped_markup(std::string_view text);
+
+// The distance of marks on an axis: the smallest of 1, 2 and 5 times a power of ten of which at most `most` steps cover
+// `span`.
+[[nodiscard]] double tick_step(double span, double most);
+
 }  // namespace d9d

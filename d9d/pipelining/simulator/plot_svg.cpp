@@ -99,15 +99,6 @@ std::string bytes_text(double bytes) {
 
 std::string percent_text(double share) { return cat(std::round(1000 * std::max(share, 0.0)) / 10, " %"); }
 
-// Returns 1, 2 or 5 times a power of ten, so that at most ten steps cover `span`.
-double tick_step(double span) {
-  const double power = std::pow(10, std::floor(std::log10(span / 10)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (span / (factor * power) <= 10) return factor * power;
-  }
-  return 10 * power;
-}
-
 class StepDrawing {
  public:
   StepDrawing(SvgCanvas& canvas, const PlottedStep& step, const PlotOptions& options, double scale, double top)
@@ -222,7 +213,7 @@ class StepDrawing {
 
   void draw_axis() {
     const double bottom = y(step_.run.num_ranks);
-    const double step = tick_step(step_.run.makespan);
+    const double step = tick_step(step_.run.makespan, 10);
     canvas_.path(cat("M", x(0), " ", bottom, "H", x(step_.run.makespan)), "class=\"axis\"");
     for (int i = 0; i * step <= step_.run.makespan * (1 + 1e-9); ++i) {
       canvas_.path(cat("M", x(i * step), " ", bottom, "v5"), "class=\"axis\"");
