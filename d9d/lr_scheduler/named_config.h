@@ -28,7 +28,7 @@ struct WarmupConfig {
   }
 };
 
-struct ConstantScheduleConfig {  // stays at 1
+struct ConstantScheduleConfig {  // Stays at 1.
   WarmupConfig warmup = {};
 
   static constexpr Tag kTag = {"name", "constant"};
@@ -37,7 +37,7 @@ struct ConstantScheduleConfig {  // stays at 1
     return record<Schedule>(flattened(&Schedule::warmup));
   }
 };
-struct LinearScheduleConfig {  // falls along a line
+struct LinearScheduleConfig {  // Falls along a line.
   WarmupConfig warmup = {};
   double min_ratio = 0.0;  // the multiplier at the end
 
@@ -47,7 +47,7 @@ struct LinearScheduleConfig {  // falls along a line
     return record<Schedule>(flattened(&Schedule::warmup), defaulted("min_ratio", &Schedule::min_ratio, between(0, 1)));
   }
 };
-struct CosineScheduleConfig {  // falls along half a cosine
+struct CosineScheduleConfig {  // Falls along half a cosine.
   WarmupConfig warmup = {};
   double min_ratio = 0.0;  // the multiplier at the end
 
@@ -57,7 +57,7 @@ struct CosineScheduleConfig {  // falls along half a cosine
     return record<Schedule>(flattened(&Schedule::warmup), defaulted("min_ratio", &Schedule::min_ratio, between(0, 1)));
   }
 };
-struct WsdScheduleConfig {  // warm-up, stable, decay: stays at 1 and falls at the end
+struct WsdScheduleConfig {  // Warm-up, stable, decay: stays at 1 and falls at the end.
   WarmupConfig warmup = {};
   std::optional<std::int64_t> decay_steps = std::nullopt;  // that the fall takes
   double decay_share = 0.1;                                // of all steps, unless decay_steps is set
