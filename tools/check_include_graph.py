@@ -49,6 +49,7 @@ AREAS = {
     "data/text/arrow_plugin": Area(("data/text", "tokenizer/unicode"), ("arrow/", "parquet/") + JSON),
     "optim": Area(("core", "kernels"), TORCH),
     "blocks": Area(("modules", "core", "kernels"), TORCH),
+    "peft": Area(("modules", "blocks", "core"), TORCH + JSON),
     "model_state": Area(("modules", "core"), TORCH + JSON + ("xxhash.h",)),
     "checkpoint": Area(("core", "model_state"), TORCH + JSON),
     "parallelism": Area(("modules", "blocks", "core", "kernels"), TORCH),
@@ -56,7 +57,7 @@ AREAS = {
     "models": Area(
         ("modules", "blocks", "kernels", "parallelism", "pipelining/api", "model_state", "core", "tokenizer"), TORCH + JSON),
     "loop": Area(
-        ("core", "kernels", "modules", "blocks", "models", "parallelism", "internals")
+        ("core", "kernels", "modules", "blocks", "models", "peft", "parallelism", "internals")
         + ("pipelining/api", "pipelining/executor", "pipelining/program", "pipelining/schedules", "pipelining/simulator")
         + ("checkpoint", "model_state", "data", "metrics", "optim", "tokenizer", "tracker", "lr_scheduler"),
         TORCH + JSON + POSIX,

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "d9d/blocks/linear/low_rank_adapter.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/mapper/leaves.h"
 
@@ -45,7 +46,9 @@ StateMapper own_names(const Module& module, const std::vector<std::string>& name
 bool has_own_names(const Module& module, const std::vector<std::string>& names_in_folder,
                    const std::string& head_prefix) {
   const std::set<std::string> present(names_in_folder.begin(), names_in_folder.end());
-  return std::ranges::includes(present, own_names(module, names_in_folder, head_prefix).inputs());
+  std::set<std::string> wanted = own_names(module, names_in_folder, head_prefix).inputs();
+  std::erase_if(wanted, is_adapter_parameter);
+  return std::ranges::includes(present, wanted);
 }
 
 std::string present_name(const std::string& name, const std::string& head_prefix) {

@@ -19,6 +19,7 @@
 namespace d9d {
 
 // Whether the folder has every parameter of the module under its present name, or, for a head, under its name of 0.16.
+// Adapters may be missing: the folder may have been written without them.
 [[nodiscard]] bool has_own_names(const Module& module, const std::vector<std::string>& names_in_folder,
                                  const std::string& head_prefix = "head.");
 

@@ -249,6 +249,10 @@ void Module::register_child(const std::string& name, std::shared_ptr<Module> chi
   children_.emplace_back(name, std::move(child));
 }
 
+void Module::remove_child(const std::string& name) {
+  std::erase_if(children_, [&](const auto& child) { return child.first == name; });
+}
+
 void Module::register_unnamed(std::shared_ptr<Module> child) {
   D9D_CHECK(child != nullptr, ConfigError, "[modules::module] expected a module, got null.");
   children_.emplace_back("", std::move(child));

@@ -193,6 +193,8 @@ class Module {
   // two such children have a buffer of the same name (a table that each has), the name stands for both; a parameter's
   // name stands for that of the first child.
   void register_unnamed(std::shared_ptr<Module> child);
+  // Removes the child of this name, if there is one, with its parameters.
+  void remove_child(const std::string& name);
   // Turns the mistake of registering something else into one compile error.
   template <class Child>
   detail::NoModule register_module(const std::string&, const Child&) {

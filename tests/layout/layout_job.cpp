@@ -274,6 +274,7 @@ std::string source(const LayoutJob& job) {
       .member("num_layers", &LayoutJob::num_layers)
       .member("ties_embeddings", &LayoutJob::ties_embeddings)
       .member("freezes_attention", &LayoutJob::freezes_attention)
+      .member("adapts", &LayoutJob::adapts)
       .member("is_mixed", &LayoutJob::is_mixed)
       .member("calls_layers_twice", &LayoutJob::calls_layers_twice)
       .member("freezes_late", &LayoutJob::freezes_late)

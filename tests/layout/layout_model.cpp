@@ -6,6 +6,7 @@
 
 #include "d9d/blocks/moe/moe_layer.h"
 #include "d9d/core/autograd/checkpoint.h"
+#include "d9d/peft/inject.h"
 
 #include "tests/layout/own_layer.h"
 #include "tests/support/decoder_families.h"
@@ -154,6 +155,11 @@ ModulePtr<LayoutModel> make_layout_model(const LayoutJob& job, Checkpoints check
     for (const auto& [name, parameter] : model->named_parameters()) {
       if (name.find("norm") != std::string::npos) parameter->to(at::kFloat);
     }
+  }
+  if (job.adapts) {
+    const PeftConfig norms = FullTuneConfig{.module_name_pattern = ".*norm"};
+    const PeftConfig projections = LoraConfig{.module_name_pattern = ".*_proj", .params = {.r = 3, .alpha = 5.0}};
+    (void)inject_peft_into_stage(StackConfig{.methods = {norms, projections}}, *model);
   }
   if (job.freezes_attention) freeze_attention(*model->backbone);
   return model;

@@ -7,9 +7,11 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/blocks/linear/low_rank_adapter.h"
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/model_state/load_model_state.h"
 #include "d9d/model_state/mapped_sources.h"
+#include "d9d/peft/inject.h"
 
 #include "tests/support/python.h"
 
@@ -75,7 +77,8 @@ Tensors with_prefix(const SafetensorsFile& file, const std::string& prefix) {
   return tensors;
 }
 
-LoadedModel::LoadedModel(const OracleCase& oracle, const DecoderStageOptions& options)
+LoadedModel::LoadedModel(const OracleCase& oracle, const DecoderStageOptions& options,
+                         const std::optional<PeftConfig>& adapters)
     : oracle_(oracle), directory_(oracle.folder()), config_(directory_.read_config()) {
   const DecoderFamily& family = oracle.architecture->family;
   const HeadConfig& head = oracle.task->head;
@@ -84,10 +87,12 @@ LoadedModel::LoadedModel(const OracleCase& oracle, const DecoderStageOptions& op
   if (expected.entries().contains("pooling_mask")) inputs_.pooling_mask = expected.tensor("pooling_mask");
   model_ = oracle.task->make_model(family.make_backbone(config_, options));
   module().to(to_scalar_type(oracle.dtype));
+  if (adapters) (void)inject_peft(*adapters, module());
   module().materialize(at::kCPU);
   module().reset_parameters(/*base_seed=*/1);
   const LoadReport report =
-      load_model_state(module(), family.from_huggingface(config_, head, directory_.names()), tensors_of(directory_));
+      load_model_state(module(), family.from_huggingface(config_, head, directory_.names()), tensors_of(directory_),
+                       {.may_be_missing = adapters ? kAdapterParameters : ""});
   EXPECT_TRUE(report.unused.empty()) << report.unused.front();
 }
 

@@ -9,11 +9,13 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/io/safetensors.h"
+#include "d9d/peft/config.h"
 
 #include "tests/oracle/architectures.h"
 
@@ -47,7 +49,8 @@ struct OracleCase {
 
 class LoadedModel {
  public:
-  explicit LoadedModel(const OracleCase& oracle, const DecoderStageOptions& options = {});
+  explicit LoadedModel(const OracleCase& oracle, const DecoderStageOptions& options = {},
+                       const std::optional<PeftConfig>& adapters = {});
 
   [[nodiscard]] at::Tensor output() const { return model_.output(inputs_); }
   [[nodiscard]] at::Tensor loss() const { return model_.loss(inputs_); }

@@ -242,6 +242,23 @@ def fsdp_rows():
     }
 
 
+def adapter_rows():
+    adapters, injects = "model_provider.adapters", "tests/peft/inject_test.cpp"
+    scales = "Scale_as_peft_does"
+    return {
+        adapters: tests("tests/loop/run/pipeline_resume_test.cpp",
+                        "With_adapters_saves_them_alone_and_continues_on_other_layouts"),
+        f"{adapters}[lora].module_name_pattern": tests(injects, "Adds_adapters_as_children_and_freezes_all_else"),
+        f"{adapters}[lora].params.r": tests(injects, "Adds_adapters_as_children_and_freezes_all_else"),
+        f"{adapters}[lora].params.alpha": tests("tests/peft/config_test.cpp", scales),
+        f"{adapters}[lora].params.use_rslora": tests("tests/peft/config_test.cpp", scales),
+        f"{adapters}[lora].params.dropout": tests(injects, "Drops_what_A_reads_in_training_alone"),
+        f"{adapters}[full_tune].module_name_pattern": tests(
+            injects, "Full_tune_leaves_the_bases_of_adapters_frozen_unless_they_are_named"),
+        f"{adapters}[stack].methods": tests(injects, "Stacks_may_be_nested"),
+    }
+
+
 def trainer_rows():
     tracker, saving = "trainer.logging.tracker", "trainer.checkpointing"
     hangs = "test_a_rank_that_hangs_ends_the_job_in_time_and_is_named"
@@ -452,7 +469,7 @@ def rows():
         "export_to": Row("elsewhere", look=file("elsewhere/model.safetensors")),
     }
     table |= {f"data[text].{name}": row for name, row in loader_rows().items()}
-    for part in (data_rows, layer_rows, mesh_rows, fsdp_rows, rope_rows, sample_rows, trainer_rows, optimizer_rows,
+    for part in (data_rows, layer_rows, mesh_rows, fsdp_rows, adapter_rows, rope_rows, sample_rows, trainer_rows, optimizer_rows,
                  schedule_rows):
         table |= part()
     return table

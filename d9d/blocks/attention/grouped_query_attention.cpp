@@ -76,13 +76,9 @@ std::optional<TensorPlan> GroupedQueryAttention::tensor_plan(std::int64_t num_ra
             ", got ", config.num_key_value_heads, ". Lower mesh.tensor_parallel.");
   TensorPlan plan{.input = TensorPlan::Edge::kShard,
                   .output = TensorPlan::Edge::kShard,
-                  .parameters = {{o_proj->weight, Shard{1}},
-                                 {o_proj->bias, Replicate{}},  // added once, after the sum over ranks
-                                 {kernel->sinks, Shard{0}}}};  // one a head
-  for (const ModulePtr<Linear>& projection : projections()) {  // a rank has some heads
-    plan.parameters.push_back({projection->weight, Shard{0}});
-    plan.parameters.push_back({projection->bias, Shard{0}});
-  }
+                  .parameters = {{kernel->sinks, Shard{0}}}};  // one a head
+  add_rows(plan, o_proj);
+  for (const ModulePtr<Linear>& projection : projections()) add_columns(plan, projection);  // a rank has some heads
   return plan;
 }
 

@@ -19,14 +19,11 @@ void SwiGLU::after_materialize(at::Device device) {
 
 // The inner features may be divided unevenly.
 std::optional<TensorPlan> SwiGLU::tensor_plan(std::int64_t /*num_ranks*/) const {
-  return TensorPlan{.input = TensorPlan::Edge::kShard,
-                    .output = TensorPlan::Edge::kShard,
-                    .parameters = {{gate_proj->weight, Shard{0}},
-                                   {gate_proj->bias, Shard{0}},
-                                   {up_proj->weight, Shard{0}},
-                                   {up_proj->bias, Shard{0}},
-                                   {down_proj->weight, Shard{1}},
-                                   {down_proj->bias, Replicate{}}}};  // added once, after the sum over ranks
+  TensorPlan plan{.input = TensorPlan::Edge::kShard, .output = TensorPlan::Edge::kShard};
+  add_columns(plan, gate_proj);
+  add_columns(plan, up_proj);
+  add_rows(plan, down_proj);
+  return plan;
 }
 
 at::Tensor SwiGLU::forward(const at::Tensor& x) const {

@@ -38,8 +38,41 @@ double Linear::forward_flops(std::int64_t /*num_positions*/) const {
 }
 
 at::Tensor Linear::forward(const at::Tensor& x) const {
-  return bias ? kernels::linears(x, {weight->local()}, {bias->local()}).front() : kernels::linear(x, weight->local());
+  const at::Tensor y =
+      bias ? kernels::linears(x, {weight->local()}, {bias->local()}).front() : kernels::linear(x, weight->local());
+  return adapter() ? y + (*adapter())(x) : y;
 }
+
+at::Tensor Linear::product(const at::Tensor& x) const {
+  const at::Tensor y = kernels::linear(x, weight->local());
+  return adapter() ? y + (*adapter())(x) : y;
+}
+
+void Linear::add_adapter(const LowRankConfig& low_rank) {
+  put_new_adapter(make_module<Linear>(LinearConfig{config.in_features, low_rank.rank}),
+                  make_module<Linear>(LinearConfig{low_rank.rank, config.out_features}), low_rank,
+                  weight->local().scalar_type());
+}
+
+namespace {
+
+// Adds the terms of adapters to the outputs of their linears.
+void add_low_rank_terms(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears,
+                        std::vector<at::Tensor>& outputs) {
+  std::vector<ModulePtr<Linear>> joined;  // the A that read x itself
+  for (const ModulePtr<Linear>& linear : linears) {
+    if (linear->adapter() && !linear->adapter()->dropout) joined.push_back(linear->adapter()->a);
+  }
+  const std::vector<at::Tensor> hidden = joined.empty() ? std::vector<at::Tensor>() : linears_of(x, joined);
+  auto next = hidden.begin();
+  for (std::size_t i = 0; i < linears.size(); ++i) {
+    const auto& adapter = linears[i]->adapter();
+    if (!adapter) continue;
+    outputs[i] = outputs[i] + (adapter->dropout ? (*adapter)(x) : adapter->from_hidden(*next++));
+  }
+}
+
+}  // namespace
 
 std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears) {
   std::vector<at::Tensor> outputs;
@@ -53,10 +86,28 @@ std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<Module
       weights.push_back(linear->weight->local());
       if (linear->bias) biases.push_back(linear->bias->local());
     }
-    return kernels::linears(x, weights, biases);
+    outputs = kernels::linears(x, weights, biases);
+    add_low_rank_terms(x, linears, outputs);
+    return outputs;
   }
   for (const ModulePtr<Linear>& linear : linears) outputs.push_back(linear(x));
   return outputs;
+}
+
+void add_columns(TensorPlan& plan, const ModulePtr<Linear>& linear) {
+  plan.parameters.push_back({linear->weight, Shard{0}});
+  plan.parameters.push_back({linear->bias, Shard{0}});
+  if (!linear->adapter()) return;
+  plan.parameters.push_back({linear->adapter()->a->weight, Replicate{}});
+  plan.parameters.push_back({linear->adapter()->b->weight, Shard{0}});
+}
+
+void add_rows(TensorPlan& plan, const ModulePtr<Linear>& linear) {
+  plan.parameters.push_back({linear->weight, Shard{1}});
+  plan.parameters.push_back({linear->bias, Replicate{}});  // added once, after the sum over ranks
+  if (!linear->adapter()) return;
+  plan.parameters.push_back({linear->adapter()->a->weight, Shard{1}});
+  plan.parameters.push_back({linear->adapter()->b->weight, Replicate{}});
 }
 
 void join_weights(const std::vector<ModulePtr<Linear>>& linears) {

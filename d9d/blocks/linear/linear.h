@@ -1,8 +1,9 @@
-// y = x W^T (+ b).
+// y = x W^T (+ b), and a term of low rank if the linear has an adapter.
 #pragma once
 
 #include <vector>
 
+#include "d9d/blocks/linear/low_rank_adapter.h"
 #include "d9d/modules/module.h"
 
 namespace d9d {
@@ -15,27 +16,42 @@ struct LinearConfig {
 };
 
 // State: weight [out, in], and bias [out] if has_bias. Both are initially from U(-1/sqrt(in), 1/sqrt(in)), as in
-// PyTorch.
-class Linear : public Module {
+// PyTorch. With an adapter of rank r also lora_A.weight [r, in], initially as weight, and lora_B.weight [out, r],
+// initially 0.
+class Linear : public Adaptable<Linear> {
  public:
   explicit Linear(const LinearConfig& config);
   // x [..., in] -> [..., out].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+  // forward() without the bias, which row-parallel linears add after a sum over ranks.
+  [[nodiscard]] at::Tensor product(const at::Tensor& x) const;
   [[nodiscard]] double forward_flops(std::int64_t num_positions) const override;
-  // Whether it has neither a bias nor hooks of its own, so that a kernel may use its weight directly.
-  [[nodiscard]] bool is_product() const { return !bias && is_plain(); }
+  // Whether it has neither a bias, an adapter nor hooks of its own, so that a kernel may use its weight directly.
+  [[nodiscard]] bool is_product() const { return !bias && !adapter() && is_plain(); }
+
+  // Local. Puts a new adapter, see Adaptable.
+  void add_adapter(const LowRankConfig& config);
 
   const LinearConfig config;
   const ParameterPtr weight;
   const ParameterPtr bias;  // null without bias
 };
 
-// Applies each linear to x, in order. If none has hooks of its own, and all have a bias or none has, this is one
-// operator, which joins products where it can (kernels/linear/linear.h).
+// Applies each linear to x, in order. If none has hooks of its own, and all have a bias or none has, the products with
+// the weights are one operator, which joins them where it can (kernels/linear/linear.h); so are those with the A of
+// adapters without dropout.
 [[nodiscard]] std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears);
 
 // For after_materialize of a block that uses linears_of: places the weights contiguously one after another in memory,
 // with undefined values. The memory of weights of flat groups is left to their group.
 void join_weights(const std::vector<ModulePtr<Linear>>& linears);
+
+// For tensor_plan() of a block: places the parameters of a linear that computes this rank's columns, or that takes
+// them (rows of the product).
+//                  weight     bias        lora_A      lora_B
+//   add_columns    Shard(0)   Shard(0)    Replicate   Shard(0)
+//   add_rows       Shard(1)   Replicate   Shard(1)    Replicate      the sum over ranks has the adapter's term too
+void add_columns(TensorPlan& plan, const ModulePtr<Linear>& linear);
+void add_rows(TensorPlan& plan, const ModulePtr<Linear>& linear);
 
 }  // namespace d9d

@@ -1,5 +1,6 @@
 #include "d9d/loop/job/model_builder.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -8,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/blocks/linear/low_rank_adapter.h"
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/core/collectives/agreed.h"
 #include "d9d/core/collectives/gather.h"
@@ -42,13 +44,37 @@ void check_layouts(const DistContext& context, const Module& module) {
   }
 }
 
+namespace {
+
+// Adapters begin with their initial values where the checkpoint is of the model without them.
+std::string may_be_missing(const Module& module, const ModelStageFactoryConfig& config) {
+  const std::string by_user = config.source_may_lack.value_or("");
+  const bool has_adapters =
+      std::ranges::any_of(module.named_parameters(), [](const auto& each) { return is_adapter_parameter(each.first); });
+  if (!has_adapters) return by_user;
+  return by_user.empty() ? kAdapterParameters : cat("(?:", by_user, ")|", kAdapterParameters);
+}
+
+// The error of a pattern that no stage of any rank matches.
+void check_patterns_of_all(const DistContext& context, const std::vector<PeftInjection>& of_stages) {
+  nlohmann::json own = nlohmann::json::array();
+  for (const PeftInjection& stage : of_stages) own.push_back({stage.unmatched, stage.linears});
+  std::vector<PeftInjection> all;
+  for (const nlohmann::json& of_rank : all_gather_object(own, context.mesh(MeshDomain::kRegular).slice({"pp"}))) {
+    for (const nlohmann::json& stage : of_rank) all.push_back({.unmatched = stage[0], .linears = stage[1]});
+  }
+  check_patterns(all);
+}
+
+}  // namespace
+
 LoadReport load_source_checkpoint(const DistContext& context, Module& module, const ModelStageFactoryConfig& config,
                                   const std::function<StateMapper(const HuggingFaceDirectory&)>& map) {
   const std::filesystem::path& folder = config.source_checkpoint.value();
   LoadReport report;
   agreed(context.mesh(MeshDomain::kBatch), [&] {
     with_error_place("in model_stage_factory, source_checkpoint and source_may_lack", [&] {
-      const LoadOptions options{.may_be_missing = config.source_may_lack.value_or("")};
+      const LoadOptions options{.may_be_missing = may_be_missing(module, config)};
       if (const auto saved = checkpoint_at(folder)) {
         if (context.is_main_process()) {
           context.log().info("begins with the weights of ", saved->folder().string(),
@@ -61,6 +87,7 @@ LoadReport load_source_checkpoint(const DistContext& context, Module& module, co
       }
     });
   });
+  std::erase_if(report.missing, is_adapter_parameter);
   return report;
 }
 
@@ -108,28 +135,31 @@ RandomClockPtr share_random_clock(const DistContext& context, Module& module, co
   return clock;
 }
 
-std::optional<LoadReport> build_model_stage(const DistContext& context, const TrainerConfig& config,
-                                            AnyModelProvider& provider, const PipelineStageInfo& stage,
-                                            const std::shared_ptr<Module>& shared, bool resumes) {
+BuiltStage build_model_stage(const DistContext& context, const TrainerConfig& config, AnyModelProvider& provider,
+                             const PipelineStageInfo& stage, const std::shared_ptr<Module>& shared, bool resumes) {
   Module& module = *shared;
   check_late_initialized(module);
-  // Adapters must be added here, so that they get the master dtype and a layout as other parameters do.
+  BuiltStage built;
+  // Before the master dtype and the layout, which adapters get as other parameters do.
+  if (const auto method = provider.adapters()) {
+    built.injection = inject_peft_into_stage(*method, module);
+    if (stage.num_stages == 1) check_patterns({*built.injection});
+  }
   if (const auto& dtype = config.model_stage_factory.master_dtype) keep_parameters_in(shared, to_scalar_type(*dtype));
   provider.parallelize_model_stage(context, stage, module);
   check_layouts(context, module);
   module.materialize(context.device());
-  if (context.device().is_meta()) return std::nullopt;
+  if (context.device().is_meta()) return built;
   module.reset_parameters(static_cast<std::uint64_t>(config.determinism.base_seed));
-  std::optional<LoadReport> loaded;
   if (const auto& checkpoint = config.model_stage_factory.source_checkpoint;
       checkpoint && (!resumes || config.model_stage_factory.checkpoint_only_trainable_parameters)) {
-    loaded = load_source_checkpoint(
+    built.loaded = load_source_checkpoint(
         context, module, config.model_stage_factory,
         [&](const HuggingFaceDirectory& source) { return provider.map_source_checkpoint(source, module); });
   }
   module.check_initialized();
   if (config.detect_non_finite) detect_non_finite(module);
-  return loaded;
+  return built;
 }
 
 std::vector<std::shared_ptr<AnyModelStage>> build_model_stages(
@@ -138,14 +168,17 @@ std::vector<std::shared_ptr<AnyModelStage>> build_model_stages(
     const std::function<std::shared_ptr<AnyModelStage>(const PipelineStageInfo&)>& initialize, bool resumes) {
   std::vector<std::shared_ptr<AnyModelStage>> stages;
   std::vector<LoadReport> loaded;
+  std::vector<PeftInjection> injections;
   for (const StageIndex index : placement.stages_of(context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))) {
     const PipelineStageInfo info{.num_stages = placement.num_stages(), .current_stage = index.value};
     stages.push_back(initialize(info));
     const std::shared_ptr<Module>& module = stages.back()->module;
     check_equal_model(context, *module);
-    auto report = build_model_stage(context, config, provider, info, module, resumes);
-    if (report) loaded.push_back(std::move(*report));
+    BuiltStage built = build_model_stage(context, config, provider, info, module, resumes);
+    if (built.loaded) loaded.push_back(std::move(*built.loaded));
+    if (built.injection) injections.push_back(std::move(*built.injection));
   }
+  if (!injections.empty()) check_patterns_of_all(context, injections);
   if (!loaded.empty()) warn_of_source_checkpoint(context, config.model_stage_factory, loaded);
   return stages;
 }

@@ -1,11 +1,11 @@
 // Gives memory, layouts and values to a model stage that a provider has initialized on the meta device. Training,
 // measuring and planning build their stages with it.
 //
-//   master dtype -> parallelize -> materialize -> initial values -> source checkpoint -> detect_non_finite
+//   adapters -> master dtype -> parallelize -> materialize -> initial values -> source checkpoint -> detect_non_finite
 //
 // Example
 //   const std::shared_ptr<AnyModelStage> stage = binding.initialize_stage(context, info);
-//   const auto loaded = build_model_stage(context, config, provider, info, stage->module);
+//   const BuiltStage built = build_model_stage(context, config, provider, info, stage->module);
 #pragma once
 
 #include <functional>
@@ -18,6 +18,7 @@
 #include "d9d/loop/step/microbatch.h"
 #include "d9d/loop/task/providers.h"
 #include "d9d/model_state/load_model_state.h"
+#include "d9d/peft/inject.h"
 #include "d9d/pipelining/program/stage_placement.h"
 
 namespace d9d {
@@ -36,8 +37,8 @@ void check_layouts(const DistContext& context, const Module& module);
                                                 const TrainerConfig& config);
 
 // Collective over the job. Fills the module from the configured source_checkpoint: from a Hugging Face folder with the
-// mapper that `map` returns for it, or from a checkpoint of a job by the names of the module. An error of one rank is
-// thrown on all ranks.
+// mapper that `map` returns for it, or from a checkpoint of a job by the names of the module. Adapters may be missing,
+// and are then not reported. An error of one rank is thrown on all ranks.
 [[nodiscard]] LoadReport load_source_checkpoint(const DistContext& context, Module& module,
                                                 const ModelStageFactoryConfig& config,
                                                 const std::function<StateMapper(const HuggingFaceDirectory&)>& map);
@@ -46,17 +47,23 @@ void check_layouts(const DistContext& context, const Module& module);
 void warn_of_source_checkpoint(const DistContext& context, const ModelStageFactoryConfig& config,
                                const std::vector<LoadReport>& of_stages);
 
+struct BuiltStage {
+  std::optional<LoadReport> loaded;        // of source_checkpoint; none: it was not read
+  std::optional<PeftInjection> injection;  // none: the provider has no adapters
+};
+
 // Runs the steps listed at the top of this file for one stage. Collective over the job. module: as
 // ModelProvider::initialize_model_stage() returned it. resumes: the job continues from its own checkpoint;
 // model_stage_factory.source_checkpoint is then read only with checkpoint_only_trainable_parameters, for the frozen
-// parameters, which such a checkpoint lacks. Returns the report of loading source_checkpoint, nullopt if it was not
-// read. On the meta device no values are set.
-std::optional<LoadReport> build_model_stage(const DistContext& context, const TrainerConfig& config,
-                                            AnyModelProvider& provider, const PipelineStageInfo& stage,
-                                            const std::shared_ptr<Module>& module, bool resumes = false);
+// parameters, which such a checkpoint lacks. On the meta device no values are set. Throws ConfigError if the model is
+// one stage and a pattern of adapters matches nothing in it.
+BuiltStage build_model_stage(const DistContext& context, const TrainerConfig& config, AnyModelProvider& provider,
+                             const PipelineStageInfo& stage, const std::shared_ptr<Module>& module,
+                             bool resumes = false);
 
 // Initializes and builds the stages that `placement` gives this rank, in its order, and warns of what does not fit in
-// source_checkpoint. Collective over the job. initialize: the binding's initialize_stage(). resumes: as above.
+// source_checkpoint. Collective over the job. Throws ConfigError if a pattern of adapters matches nothing in any stage.
+// initialize: the binding's initialize_stage(). resumes: as above.
 [[nodiscard]] std::vector<std::shared_ptr<AnyModelStage>> build_model_stages(
     const DistContext& context, const TrainerConfig& config, AnyModelProvider& provider,
     const StagePlacement& placement,

@@ -15,6 +15,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
+#include "d9d/blocks/linear/low_rank_adapter.h"
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/loop/checkpoint/job_state.h"
@@ -38,13 +39,14 @@ struct CausalLMProviderConfig {
   Dtype dtype = Dtype::kFloat32;                 // of parameters and activations
   std::optional<double> initializer_range = {};  // standard deviation of initial weights; null: each layer's default
   FsdpConfig fsdp = {};                          // for meshes with data_parallel_shard or context_parallel_shard
+  std::optional<PeftConfig> adapters = {};       // what is trained, and with which adapters; null: all parameters
 
   static constexpr auto fields() {
     using Config = CausalLMProviderConfig;
     return record<Config>(required("model", &Config::model), defaulted("head", &Config::head),
                           required("checkpointing", &Config::checkpointing), defaulted("dtype", &Config::dtype),
                           defaulted("initializer_range", &Config::initializer_range, at_least(0)),
-                          defaulted("fsdp", &Config::fsdp));
+                          defaulted("fsdp", &Config::fsdp), defaulted("adapters", &Config::adapters));
   }
 };
 
@@ -75,6 +77,8 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
     return as_model_stage<LanguageModelTypes>(model_);
   }
 
+  std::optional<PeftConfig> adapters() const override { return config.adapters; }
+
   void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
     parallelize_decoder(context, *backbone_, {model_->head.shared()}, config.fsdp);
   }
@@ -85,7 +89,16 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
     return family.from_huggingface(sizes, kHead, names);
   }
 
-  ModelExport prepare_export(const Module&) override { return export_; }
+  // Throws ConfigError if the model has adapters: it is exported once they are merged.
+  ModelExport prepare_export(const Module& module) override {
+    for (const auto& [name, parameter] : module.named_parameters()) {
+      D9D_CHECK(!is_adapter_parameter(name), ConfigError,
+                "[loop::language_model] expected a model without adapters to export, got ", name,
+                ": exports with adapters are not built in this version. Call merge_peft() before Trainer::export_to(), "
+                "and leave trainer.exports out.");
+    }
+    return export_;
+  }
 
   std::optional<double> flops_per_token() const override {
     const auto whole = make_decoder_for_causal_lm(family.build(sizes, {}), config.head);  // without memory

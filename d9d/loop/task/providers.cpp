@@ -6,6 +6,8 @@ namespace d9d {
 
 AnyModelProvider::~AnyModelProvider() = default;
 
+std::optional<PeftConfig> AnyModelProvider::adapters() const { return std::nullopt; }
+
 void AnyModelProvider::parallelize_model_stage(const DistContext& context, const PipelineStageInfo& /*stage*/,
                                                Module& module) {
   replicate_over_data(context, module);

@@ -21,6 +21,7 @@
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/modules/module.h"
 #include "d9d/optim/optimizer.h"
+#include "d9d/peft/config.h"
 #include "d9d/pipelining/api/stage_info.h"
 
 namespace d9d {
@@ -36,6 +37,9 @@ class AnyModelProvider {
  public:
   virtual ~AnyModelProvider();
 
+  // What of the model is trained, and with which adapters. The loop injects it into each stage after
+  // initialize_model_stage() (d9d/peft/inject.h). By default none: parameters are trained that require gradients.
+  [[nodiscard]] virtual std::optional<PeftConfig> adapters() const;
   // Declares the layout of parameters, before storage exists. By default replicate_over_data().
   virtual void parallelize_model_stage(const DistContext& context, const PipelineStageInfo& stage, Module& module);
   // Returns the mapper from the tensors of the folder trainer.model_stage_factory.source_checkpoint to the parameters

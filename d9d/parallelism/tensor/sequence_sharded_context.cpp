@@ -2,7 +2,6 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/differentiable.h"
-#include "d9d/kernels/linear/linear.h"
 #include "d9d/modules/tensor_plan.h"
 #include "d9d/parallelism/tensor/vocabulary_parallel_context.h"
 
@@ -27,7 +26,7 @@ at::Tensor SequenceShardedTensorParallelContext::row_linear(const at::Tensor& y,
   D9D_CHECK(linear->is_plain(), ConfigError, "[parallelism::tensor] hooks or activation checkpointing of '",
             linear->canonical_name(),
             "', a row-parallel linear with a bias, are not built in this version. Put them on its block.");
-  return leave(kernels::linear(y, linear->weight->local())) + linear->bias->local();
+  return leave(linear->product(y)) + linear->bias->local();
 }
 
 VocabularyContextPtr SequenceShardedTensorParallelContext::vocabulary() const {

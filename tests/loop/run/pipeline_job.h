@@ -61,7 +61,8 @@ struct PipelineJob {
   bool checkpoints = false;
   bool has_experts = false;
   bool ties_embeddings = false;
-  bool freezes_first = false;                 // embedding and the first two layers
+  bool freezes_first = false;  // embedding and the first two layers
+  std::optional<PeftConfig> adapters = {};
   VocabularyContextPtr vocabulary = nullptr;  // of the head; null: the default
   Rows rows = Rows::kSequence;
   std::function<std::vector<TokenBatch>(std::int64_t step)> microbatches = nullptr;  // over all ranks; null: of `rows`
@@ -239,6 +240,7 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
     if (job.on_stage) job.on_stage(stage, *model);
     return as_model_stage<LanguageModelTypes>(model);
   }
+  std::optional<PeftConfig> adapters() const override { return job.adapters; }
   void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
     parallelize_decoder(context, *backbone, {model->head.shared()}, job.fsdp);
   }

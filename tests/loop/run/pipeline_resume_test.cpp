@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "d9d/blocks/linear/low_rank_adapter.h"
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 
@@ -261,6 +262,63 @@ TEST_F(PipelineResume, Of_another_model_is_refused_on_all_ranks_with_one_line) {
   other.num_steps = kSteps;
   EXPECT_THAT(error_of(other), HasSubstr("expected the tensors of this job in"));
   EXPECT_THAT(error_of(other), HasSubstr("it lacks model.model.layers.0.mlp."));
+}
+
+PeftConfig lora(const std::string& pattern) {
+  return LoraConfig{.module_name_pattern = pattern, .params = {.r = 2, .alpha = 4.0}};
+}
+
+TEST_F(PipelineResume, With_adapters_saves_them_alone_and_continues_on_other_layouts) {
+  for (const bool has_experts : {false, true}) {
+    SCOPED_TRACE(cat("experts ", has_experts));
+    std::vector<TensorSource> tensors;
+    for (const auto& [name, tensor] : train({.has_experts = has_experts, .num_steps = 1}).parameters) {
+      tensors.push_back(tensor_source(name, tensor));
+    }
+    fs::remove_all(folder() / "source");
+    write_huggingface_directory(folder() / "source", nlohmann::json::object(), tensors);
+    PipelineJob job{.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2},
+                    .schedule = OneFOneBScheduleConfig{},
+                    .has_experts = has_experts,
+                    .adapters = lora(".*_proj")};
+    job.model = {.source_checkpoint = folder() / "source", .checkpoint_only_trainable_parameters = true};
+    const Trained whole = save(job);
+    for (const std::string& name : checkpoint_at(folder() / "kept").value().tensors("model.").names) {
+      EXPECT_TRUE(is_adapter_parameter(name)) << name;
+    }
+    for (const TensorSource& tensor : tensors) {  // the frozen ones are the source's
+      const bool is_same = at::equal(whole.parameters.at(tensor.name), tensor.read());
+      EXPECT_TRUE(is_same || !tensor.name.ends_with("weight")) << tensor.name;
+    }
+    expect_bit_equal(resume(job), since(whole, kSaved));
+    for (const PipelineJob& layout :
+         {PipelineJob{}, PipelineJob{.mesh = {.tensor_parallel = has_experts ? 1 : 2}},
+          PipelineJob{.mesh = {.data_parallel_shard = 2, .expert_parallel = has_experts ? 2 : 1}},
+          PipelineJob{.mesh = {.pipeline_parallel = 2}, .schedule = ZeroBubbleVScheduleConfig{}}}) {
+      PipelineJob other = job;
+      other.mesh = layout.mesh;
+      other.schedule = layout.schedule;
+      expect_same(resume(other), since(whole, kSaved));
+    }
+  }
+}
+
+TEST_F(PipelineResume, Adapters_of_one_stage_train_as_in_one_piece) {
+  for (const char* const pattern : {".*\\.layers\\.0\\..*_proj", ".*\\.layers\\.7\\..*_proj"}) {
+    SCOPED_TRACE(pattern);
+    const PipelineJob job{
+        .mesh = {.pipeline_parallel = 4}, .schedule = OneFOneBScheduleConfig{}, .adapters = lora(pattern)};
+    expect_same(train(job), train({.adapters = lora(pattern)}));
+  }
+}
+
+TEST_F(PipelineResume, Adapters_that_no_stage_has_are_refused) {
+  for (const std::int64_t num_stages : {1, 4}) {
+    const PipelineJob job{.mesh = {.pipeline_parallel = num_stages},
+                          .schedule = OneFOneBScheduleConfig{},
+                          .adapters = lora("attention\\.q_proj")};
+    EXPECT_THAT(error_of(job), ::testing::AllOf(HasSubstr("'attention\\.q_proj'"), HasSubstr("self_attn.q_proj")));
+  }
 }
 
 }  // namespace

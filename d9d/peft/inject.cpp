@@ -1,0 +1,171 @@
+#include "d9d/peft/inject.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <utility>
+
+#include "d9d/blocks/embedding/split_token_embeddings.h"
+#include "d9d/blocks/head/language_modelling_head.h"
+#include "d9d/blocks/linear/linear.h"
+#include "d9d/blocks/moe/moe_layer.h"
+#include "d9d/modules/adopt.h"
+#include "d9d/peft/name_pattern.h"
+
+namespace d9d {
+namespace {
+
+struct NamedModule {
+  std::string name;
+  Module* module;
+};
+
+// Each module once, under the first of its names, as the model was before any adapter.
+std::vector<NamedModule> modules_of(Module& model) {
+  std::vector<NamedModule> modules;
+  std::set<const Module*> seen;
+  model.for_each_module([&](const std::string& name, Module& module) {
+    if (seen.insert(&module).second) modules.push_back({name, &module});
+  });
+  return modules;
+}
+
+// What adapters are not built for; null: built, or not a module that computes a product.
+const char* unsupported_kind(const Module& module) {
+  if (const auto* const linear = dynamic_cast<const Linear*>(&module)) {
+    if (linear->config.role == ParameterRole::kRouter) return "a router";
+    if (linear->config.role == ParameterRole::kHead) return "a head";
+    return nullptr;
+  }
+  if (dynamic_cast<const SplitTokenEmbeddings*>(&module) != nullptr) return "an embedding";
+  if (dynamic_cast<const LanguageModellingHead*>(&module) != nullptr) return "a head";
+  if (dynamic_cast<const detail::AdoptedModule*>(&module) != nullptr) return "an adopted module";
+  return nullptr;
+}
+
+bool can_have_adapter(const Module& module) {
+  if (unsupported_kind(module) != nullptr) return false;
+  return dynamic_cast<const Linear*>(&module) != nullptr || dynamic_cast<const GroupedLinear*>(&module) != nullptr;
+}
+
+class Injector {
+ public:
+  explicit Injector(Module& model) : model_(model), modules_(modules_of(model)) {
+    for (const auto& [name, module] : modules_) {
+      if (can_have_adapter(*module)) result_.linears.push_back(name);
+      if (dynamic_cast<MoELayer*>(module) != nullptr) mixtures_.push_back(name + ".");
+    }
+  }
+
+  // Adapters first, so that the order of a stack changes nothing.
+  PeftInjection operator()(const PeftConfig& method) {
+    model_.set_requires_grad(false);
+    each<LoraConfig>(method, [this](const LoraConfig& lora) { add_adapters(lora); });
+    each<FullTuneConfig>(method, [this](const FullTuneConfig& tune) { train_whole(tune); });
+    for (const auto& [name, parameter] : model_.named_parameters()) {
+      if (parameter->requires_grad()) result_.trained.push_back(name);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  template <class Method>
+  static void each(const PeftConfig& method, const std::function<void(const Method&)>& visit) {
+    if (const auto* const found = std::get_if<Method>(&method)) visit(*found);
+    if (const auto* const stack = std::get_if<StackConfig>(&method)) {
+      for (const PeftConfig& inner : stack->methods) each(inner, visit);
+    }
+  }
+
+  void add_adapters(const LoraConfig& lora) {
+    D9D_CHECK(lora.params.r > 0, ConfigError, "[peft] expected a rank r > 0 of '", lora.module_name_pattern, "', got ",
+              lora.params.r, ".");
+    const NamePattern pattern(lora.module_name_pattern, "[peft] ");
+    bool matches = false;
+    for (const auto& [name, module] : modules_) {
+      if (!pattern.matches(name)) continue;
+      const char* const unsupported = unsupported_kind(*module);
+      D9D_CHECK(unsupported == nullptr, ConfigError, "[peft] expected '", lora.module_name_pattern,
+                "' to match no module whose adapters are not built in this version, got '", name, "', ", unsupported,
+                ". Narrow the pattern, or train the module by full_tune.");
+      matches = add_adapter(name, dynamic_cast<Linear*>(module), lora.params) ||
+                add_adapter(name, dynamic_cast<GroupedLinear*>(module), lora.params) || matches;
+    }
+    if (!matches) result_.unmatched.push_back(lora.module_name_pattern);
+  }
+
+  template <class L>
+  bool add_adapter(const std::string& name, L* linear, const LoraParams& params) {
+    if (linear == nullptr) return false;
+    D9D_CHECK(!linear->adapter(), ConfigError, "[peft] expected one adapter for each module, got two for '", name,
+              "'. Let one pattern match it.");
+    D9D_CHECK(params.dropout == 0.0 || !is_in_mixture(name), ConfigError,
+              "[peft] expected adapters without dropout within a mixture of experts, where it is not built in this "
+              "version, got ",
+              params.dropout, " for '", name, "'. Set it to 0.");
+    linear->add_adapter({.rank = params.r, .scale = params.scale(), .dropout = params.dropout});
+    if (const ParameterPtr bias = bias_of(*linear)) bases_.insert(bias.get());
+    bases_.insert(linear->weight.get());
+    result_.adapted.push_back(name);
+    return true;
+  }
+
+  static ParameterPtr bias_of(const Linear& linear) { return linear.bias; }
+  static ParameterPtr bias_of(const GroupedLinear& /*linear*/) { return nullptr; }
+
+  [[nodiscard]] bool is_in_mixture(const std::string& name) const {
+    return std::ranges::any_of(mixtures_, [&](const std::string& prefix) { return name.starts_with(prefix); });
+  }
+
+  void train_whole(const FullTuneConfig& tune) {
+    const NamePattern pattern(tune.module_name_pattern, "[peft] ");
+    bool matches = false;
+    for (const auto& [name, module] : modules_) {
+      if (!pattern.matches(name)) continue;
+      const bool is_linear = can_have_adapter(*module);
+      for (const auto& [parameter_name, parameter] : module->named_parameters()) {
+        matches = true;
+        if (is_linear || !bases_.contains(parameter.get())) parameter->set_requires_grad(true);
+      }
+    }
+    if (!matches) result_.unmatched.push_back(tune.module_name_pattern);
+  }
+
+  Module& model_;
+  const std::vector<NamedModule> modules_;
+  std::vector<std::string> mixtures_;  // prefixes of names
+  std::set<const Parameter*> bases_;   // weights and biases of linears with adapters
+  PeftInjection result_;
+};
+
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 4;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) text += cat(i == 0 ? "'" : "', '", names[i]);
+  return names.empty() ? "none" : text + "'";
+}
+
+}  // namespace
+
+PeftInjection inject_peft_into_stage(const PeftConfig& method, Module& stage) { return Injector(stage)(method); }
+
+void check_patterns(const std::vector<PeftInjection>& stages) {
+  std::vector<std::string> linears;
+  for (const PeftInjection& stage : stages) linears.insert(linears.end(), stage.linears.begin(), stage.linears.end());
+  for (const std::string& pattern : stages.front().unmatched) {
+    const bool is_unmatched = std::ranges::all_of(stages, [&](const PeftInjection& stage) {
+      return std::ranges::find(stage.unmatched, pattern) != stage.unmatched.end();
+    });
+    D9D_CHECK(!is_unmatched, ConfigError, "[peft] expected module_name_pattern '", pattern,
+              "' to match the whole name of a module, got none. Linears of the model are ", some_of(linears),
+              ", ...: ", linears.size(), " in all.");
+  }
+}
+
+PeftInjection inject_peft(const PeftConfig& method, Module& model) {
+  PeftInjection injected = inject_peft_into_stage(method, model);
+  check_patterns({injected});
+  return injected;
+}
+
+}  // namespace d9d

@@ -1,0 +1,34 @@
+// Adds the terms of adapters to the weights, so that the model computes the same without adapters.
+//
+// Example
+//   MergedPeft merged = merge_peft(*model);      // lora_A and lora_B are gone from the model
+//   evaluate(*model);
+//   merged.unmerge();                            // bit for bit as before
+#pragma once
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "d9d/modules/module.h"
+
+namespace d9d {
+
+// Has the adapters, and copies of the weights as they were, on the host. Drop it to stay merged.
+class MergedPeft {
+ public:
+  explicit MergedPeft(std::vector<std::function<void()>> undo) : undo_(std::move(undo)) {}
+  // Local. Restores weights and adapters. A second call does nothing.
+  void unmerge();
+
+ private:
+  std::vector<std::function<void()>> undo_;
+};
+
+// Local. W += scale * B A for every linear with an adapter, computed in float32 (float64 for a weight in float64) and
+// rounded once to the dtype in which the weight is kept; the adapter is then removed. Linears may be sharded by tensor
+// and expert parallelism. Not between the forward and the backward of a microbatch. Throws ConfigError, before any
+// weight changes, for weights of FSDP, which is not built in this version.
+[[nodiscard]] MergedPeft merge_peft(Module& model);
+
+}  // namespace d9d

@@ -1,0 +1,103 @@
+"""Writes what Hugging Face peft computes with LoRA on the models of transformers_oracle.py.
+
+    peft_oracle.py FOLDER CASE...        a CASE is `<architecture>.causal_lm.float64`, a folder in FOLDER
+
+CASE/peft.safetensors has the names and layouts of d9d (experts: A [E, in, r], B [E, r, out]):
+
+    lora.<name>      every A and B, drawn at random
+    output, loss     with adapters
+    grad.<name>      of every A and B
+    merged           output of merge_and_unload()
+
+transformers holds the gate and up projections of experts in one parameter. peft gives it an adapter of rank 2 r for a pattern
+that matches the two: r for each, where the rest of B is zero.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import transformers_oracle as oracle
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+
+PREFIX = "base_model.model."
+
+
+def expert_a(tensor, num_experts):
+    return tensor.unflatten(0, (num_experts, -1)).transpose(1, 2)  # row e*r + k
+
+
+def expert_b(tensor, num_experts):
+    return tensor.unflatten(1, (-1, num_experts)).permute(2, 1, 0)  # column k*E + e
+
+
+def blocks_of(b):
+    """Of B [E, 2 r, 2 I] of gate and up: the part of each, [E, r, I]. The first r hidden features are of gate."""
+    (gate, _), (_, up) = (half.chunk(2, 2) for half in b.chunk(2, 1))
+    return gate, up
+
+
+def in_our_names(tensors, num_experts):
+    result = {}
+    for name, tensor in tensors.items():
+        name = name.removeprefix(PREFIX).replace(".default.", ".")
+        if ".experts." not in name:
+            result[name] = tensor
+            continue
+        is_a = "lora_A" in name
+        tensor = (expert_a if is_a else expert_b)(tensor, num_experts)
+        place = name.replace("mlp.experts.", "mlp.grouped_experts.")
+        if ".base_layer." in name:  # the wrapper of the first of target_parameters
+            gate, up = tensor.chunk(2, 2) if is_a else blocks_of(tensor)
+            result[place.replace("base_layer", "gate_proj")] = gate
+            result[place.replace("base_layer", "up_proj")] = up
+        else:
+            result[place.replace("lora_", "down_proj.lora_")] = tensor
+    return result
+
+
+def draw(name, parameter, num_experts):
+    values = torch.randn(parameter.shape, dtype=torch.float64) * 0.2
+    if ".experts.base_layer.lora_B" in name:
+        of_experts = expert_b(values, num_experts)  # a view
+        (_, upper), (lower, _) = (half.chunk(2, 2) for half in of_experts.chunk(2, 1))
+        upper.zero_()
+        lower.zero_()
+    parameter.data = values
+
+
+def write_case(folder, **options):
+    inputs = load_file(folder / "expected.safetensors")
+    base = oracle.load(folder, "causal_lm", torch.float64)
+    model = get_peft_model(base, LoraConfig(r=4, lora_alpha=6.0, target_modules=r".*_proj", **options))
+    torch.manual_seed(13)
+    adapters = {name: parameter for name, parameter in model.named_parameters() if "lora_" in name}
+    assert all(parameter.requires_grad == (name in adapters) for name, parameter in model.named_parameters())
+    num_experts = getattr(base.config, "num_experts", None)
+    for name, parameter in adapters.items():
+        draw(name, parameter, num_experts)
+    output, loss = oracle.CausalLM.compute(model, inputs)
+    loss.backward()
+    values = in_our_names({name: parameter.detach() for name, parameter in adapters.items()}, num_experts)
+    gradients = in_our_names({name: parameter.grad for name, parameter in adapters.items()}, num_experts)
+    merged, _ = oracle.CausalLM.compute(model.merge_and_unload(), inputs)
+    tensors = {"output": output, "loss": loss, "merged": merged}
+    tensors |= {f"lora.{name}": tensor for name, tensor in values.items()}
+    tensors |= {f"grad.{name}": tensor for name, tensor in gradients.items()}
+    save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}, folder / "peft.safetensors")
+
+
+def main():
+    root = Path(sys.argv[1])
+    oracle.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    configs = json.loads((root / "architectures.json").read_text())
+    oracle.compute_in_float64({config["model_type"] for config in configs.values()})
+    for case in sys.argv[2:]:
+        write_case(root / case, use_rslora="qwen2" in case)
+
+
+if __name__ == "__main__":
+    main()
