@@ -38,7 +38,7 @@ struct LoraParams {
 // Adapters of low rank for each Linear and GroupedLinear whose name matches.
 struct LoraConfig {
   std::string module_name_pattern = {};  // regular expression of whole names of modules
-  LoraParams params = {};
+  LoraParams params = {};                // of each adapter
 
   void validate(const ConfigPath& path) const;
 
@@ -67,7 +67,7 @@ using PeftConfig = std::variant<LoraConfig, FullTuneConfig, StackConfig>;
 
 // All of its methods, which may be stacks.
 struct StackConfig {
-  std::vector<PeftConfig> methods = {};
+  std::vector<PeftConfig> methods = {};  // of any kind
 
   static constexpr Tag kTag = {"kind", "stack"};
   static constexpr auto fields() { return record<StackConfig>(required("methods", &StackConfig::methods)); }

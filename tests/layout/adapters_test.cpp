@@ -27,12 +27,13 @@ TEST_P(Adapters, Train_on_each_axis_as_on_one_rank) {
       {.mesh = {.data_parallel_replicate = 2}},
       {.mesh = {.context_parallel_shard = 2}},
       {.mesh = {.pipeline_parallel = 2}},
-      {.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2}, .schedule = Schedule::kZeroBubble},
-      {.mesh = {.tensor_parallel = 2}},
-      {.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2}}};
-  if (has_experts(job)) {
+      {.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2}, .schedule = Schedule::kZeroBubble}};
+  if (has_experts(job)) {  // for which tensor parallelism is not built
     layouts.push_back({.mesh = {.data_parallel_shard = 2, .expert_parallel = 2}});
     layouts.push_back({.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2, .expert_parallel = 2}});
+  } else {
+    layouts.push_back({.mesh = {.tensor_parallel = 2}});
+    layouts.push_back({.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2}});
   }
   for (const Layout& layout : layouts) {
     SCOPED_TRACE(to_source({.job = job, .layout = layout}));
@@ -41,10 +42,13 @@ TEST_P(Adapters, Train_on_each_axis_as_on_one_rank) {
 }
 
 TEST_P(Adapters, Continue_from_a_checkpoint_on_another_mesh) {
-  const LayoutCase resumed{.job = job_of(GetParam()),
+  const LayoutJob job = job_of(GetParam());
+  const DeviceMeshParameters dense{.pipeline_parallel = 2, .tensor_parallel = 2};
+  const DeviceMeshParameters experts{.pipeline_parallel = 2, .data_parallel_shard = 2, .expert_parallel = 2};
+  const LayoutCase resumed{.job = job,
                            .layout = {.mesh = {.data_parallel_shard = 4}},
                            .resumes_at = 1,
-                           .rest = {.mesh = {.pipeline_parallel = 2, .tensor_parallel = 2}}};
+                           .rest = {.mesh = has_experts(job) ? experts : dense}};
   EXPECT_EQ(fault_of(resumed), "");
 }
 

@@ -48,7 +48,7 @@ struct LowRankAdapter {
   // The same from the output of A. Scales that, which is narrow.
   template <class... Others>
   [[nodiscard]] at::Tensor from_hidden(const at::Tensor& hidden, const Others&... others) const {
-    return b(hidden * scale, others...);
+    return b(hidden.mul(scale), others...);
   }
 };
 
