@@ -48,6 +48,21 @@ TEST(SplitBackward, Of_linears_with_biases_leaves_a_product_and_a_sum) {
   }
 }
 
+TEST(SplitBackward, Of_linears_with_terms_leaves_a_product_of_all_A_and_one_of_each_B) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    const auto op = [](const Inputs& in) {
+      return linears(in[0], {in[1], in[2]}, {}, {{in[3], in[4], 2.0, 0}, {in[5], in[6], 1.0, 1}});
+    };
+    EXPECT_EQ(split_difference(op,
+                               {values({3, 4, 8}, 1, dtype), values({5, 8}, 2, dtype), values({6, 8}, 3, dtype),
+                                values({2, 8}, 4, dtype), values({5, 2}, 5, dtype), values({3, 8}, 6, dtype),
+                                values({6, 3}, 7, dtype)},
+                               4),
+              "")
+        << dtype;
+  }
+}
+
 TEST(SplitBackward, Of_grouped_products_leaves_one_product_a_weight) {
   const auto groups = ExpertTokenGroups::from_counts(at::tensor({3, 0, 5}, at::kLong));
   for (const GroupedMMBackend backend : {GroupedMMBackend::kEager, GroupedMMBackend::kTorch}) {

@@ -37,42 +37,43 @@ double Linear::forward_flops(std::int64_t /*num_positions*/) const {
   return 2.0 * static_cast<double>(config.in_features) * static_cast<double>(config.out_features);
 }
 
-at::Tensor Linear::forward(const at::Tensor& x) const {
-  const at::Tensor y =
-      bias ? kernels::linears(x, {weight->local()}, {bias->local()}).front() : kernels::linear(x, weight->local());
-  return adapter() ? y + (*adapter())(x) : y;
+namespace {
+
+// Whether the operator that multiplies with the weight adds the adapter's term too.
+bool is_joined(const Linear& linear) {
+  const auto& adapter = linear.adapter();
+  return adapter && !adapter->dropout && adapter->a->is_plain() && adapter->b->is_plain();
 }
 
-at::Tensor Linear::product(const at::Tensor& x) const {
-  const at::Tensor y = kernels::linear(x, weight->local());
-  return adapter() ? y + (*adapter())(x) : y;
+void add_term(const Linear& linear, std::size_t output, std::vector<kernels::LowRankTerm>& terms) {
+  if (!is_joined(linear)) return;
+  const auto& [a, b, dropout, scale] = *linear.adapter();
+  terms.push_back({.a = a->weight->local(), .b = b->weight->local(), .scale = scale, .output = output});
 }
+
+at::Tensor with_term(const Linear& linear, const at::Tensor& x, const at::Tensor& y) {
+  return linear.adapter() && !is_joined(linear) ? y + (*linear.adapter())(x) : y;
+}
+
+at::Tensor output_of(const Linear& linear, const at::Tensor& x, const std::vector<at::Tensor>& biases) {
+  std::vector<kernels::LowRankTerm> terms;
+  add_term(linear, 0, terms);
+  return with_term(linear, x, kernels::linears(x, {linear.weight->local()}, biases, terms).front());
+}
+
+}  // namespace
+
+at::Tensor Linear::forward(const at::Tensor& x) const {
+  return output_of(*this, x, bias ? std::vector{bias->local()} : std::vector<at::Tensor>());
+}
+
+at::Tensor Linear::product(const at::Tensor& x) const { return output_of(*this, x, /*biases=*/{}); }
 
 void Linear::add_adapter(const LowRankConfig& low_rank) {
   put_new_adapter(make_module<Linear>(LinearConfig{config.in_features, low_rank.rank}),
                   make_module<Linear>(LinearConfig{low_rank.rank, config.out_features}), low_rank,
                   weight->local().scalar_type());
 }
-
-namespace {
-
-// Adds the terms of adapters to the outputs of their linears.
-void add_low_rank_terms(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears,
-                        std::vector<at::Tensor>& outputs) {
-  std::vector<ModulePtr<Linear>> joined;  // the A that read x itself
-  for (const ModulePtr<Linear>& linear : linears) {
-    if (linear->adapter() && !linear->adapter()->dropout) joined.push_back(linear->adapter()->a);
-  }
-  const std::vector<at::Tensor> hidden = joined.empty() ? std::vector<at::Tensor>() : linears_of(x, joined);
-  auto next = hidden.begin();
-  for (std::size_t i = 0; i < linears.size(); ++i) {
-    const auto& adapter = linears[i]->adapter();
-    if (!adapter) continue;
-    outputs[i] = outputs[i] + (adapter->dropout ? (*adapter)(x) : adapter->from_hidden(*next++));
-  }
-}
-
-}  // namespace
 
 std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears) {
   std::vector<at::Tensor> outputs;
@@ -82,12 +83,14 @@ std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<Module
       })) {
     std::vector<at::Tensor> weights;
     std::vector<at::Tensor> biases;
+    std::vector<kernels::LowRankTerm> terms;
     for (const ModulePtr<Linear>& linear : linears) {
+      add_term(*linear, weights.size(), terms);
       weights.push_back(linear->weight->local());
       if (linear->bias) biases.push_back(linear->bias->local());
     }
-    outputs = kernels::linears(x, weights, biases);
-    add_low_rank_terms(x, linears, outputs);
+    outputs = kernels::linears(x, weights, biases, terms);
+    for (std::size_t i = 0; i < linears.size(); ++i) outputs[i] = with_term(*linears[i], x, outputs[i]);
     return outputs;
   }
   for (const ModulePtr<Linear>& linear : linears) outputs.push_back(linear(x));

@@ -38,8 +38,8 @@ class Linear : public Adaptable<Linear> {
 };
 
 // Applies each linear to x, in order. If none has hooks of its own, and all have a bias or none has, the products with
-// the weights are one operator, which joins them where it can (kernels/linear/linear.h); so are those with the A of
-// adapters without dropout.
+// the weights are one operator, which joins them where it can and adds the terms of adapters without dropout
+// (kernels/linear/linear.h).
 [[nodiscard]] std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears);
 
 // For after_materialize of a block that uses linears_of: places the weights contiguously one after another in memory,

@@ -9,6 +9,7 @@
 #include "d9d/base/check.h"
 #include "d9d/kernels/common/first_order.h"
 #include "d9d/kernels/linear/linear_gemms.h"
+#include "d9d/kernels/linear/low_rank_gemms.h"
 
 namespace d9d::kernels {
 namespace {
@@ -46,22 +47,41 @@ void put_gradients(AutogradContext* context, std::size_t first, const variable_l
   for (std::size_t i = 0; i < wanted.size(); ++i) results[wanted[i]] = std::move(gradients[i]);
 }
 
+const auto kWeightGradients = [](auto tensors, const GradientPlaces& places) {
+  return detail::linears_weight_gradients(tensors.first(tensors.size() - 1), tensors.back(), places);
+};
+
+// Inputs: x, weights, biases, the A and the B of terms.
 struct Linears : torch::autograd::Function<Linears> {
-  // Saves x if a weight needs a gradient, and the weights if x does.
+  // Saves x if a weight or an A needs a gradient, and the weights if x does. Of terms all matrices, and scale * x A^T.
   static variable_list forward(AutogradContext* context, const at::Tensor& x, at::TensorList weight_list,
-                               at::TensorList biases) {
+                               at::TensorList biases, at::TensorList all_a, at::TensorList all_b,
+                               const std::vector<double>& scales, const std::vector<std::int64_t>& outputs_of_terms) {
     const std::vector<at::Tensor> weights = weight_list.vec();
     context->set_materialize_grads(false);
-    const bool trains = std::ranges::any_of(weights, [](const at::Tensor& weight) { return weight.requires_grad(); });
+    const auto trains = [](at::TensorList tensors) {
+      return std::ranges::any_of(tensors, [](const at::Tensor& tensor) { return tensor.requires_grad(); });
+    };
     variable_list saved(1 + weights.size());
-    if (trains) saved[0] = x;
+    if (trains(weight_list) || trains(all_a)) saved[0] = x;
     if (x.requires_grad()) std::ranges::copy(weights, saved.begin() + 1);
-    context->save_for_backward(std::move(saved));
     if (!biases.empty()) context->saved_data["has_biases"] = true;
     // Outputs may be slices of one buffer. Autograd need not track them as views, because they are not written in
     // place.
     const at::AutoDispatchBelowADInplaceOrView no_views;
-    variable_list outputs = detail::linears_forward(as_matrix(x), weights, biases.vec(), /*joins=*/x.is_cuda());
+    const at::Tensor rows = as_matrix(x);
+    variable_list outputs = detail::linears_forward(rows, weights, biases.vec(), /*joins=*/x.is_cuda());
+    if (!all_a.empty()) {
+      const detail::LowRankTerms terms{all_a.vec(), all_b.vec(), scales, outputs_of_terms};
+      const at::Tensor hidden = detail::low_rank_hidden(rows, terms);
+      detail::add_low_rank_terms(hidden, terms, outputs);
+      saved.push_back(trains(all_b) ? hidden : at::Tensor());
+      saved.insert(saved.end(), all_a.begin(), all_a.end());
+      saved.insert(saved.end(), all_b.begin(), all_b.end());
+      context->saved_data["scales"] = scales;
+      context->saved_data["outputs"] = outputs_of_terms;
+    }
+    context->save_for_backward(std::move(saved));
     std::vector<std::int64_t> shape = x.sizes().vec();
     for (at::Tensor& output : outputs) {
       shape.back() = output.size(1);
@@ -73,35 +93,87 @@ struct Linears : torch::autograd::Function<Linears> {
   static variable_list backward(AutogradContext* context, variable_list grads) {
     detail::check_first_order("linear");
     const bool has_biases = context->saved_data.count("has_biases") > 0;
-    variable_list results(1 + (has_biases ? 2 : 1) * grads.size());
+    const variable_list saved = context->get_saved_variables();
+    const std::size_t first_of_terms = 1 + (has_biases ? 2 : 1) * grads.size();
+    const detail::LowRankTerms terms = saved_terms(context, saved, 2 + grads.size());
+    variable_list results(first_of_terms + 2 * terms.a.size() + 2);
     const auto any = std::ranges::find_if(grads, [](const at::Tensor& grad) { return grad.defined(); });
     if (any == grads.end()) return results;
     std::vector<std::int64_t> shape = any->sizes().vec();
     for (at::Tensor& grad : grads) {
       if (grad.defined()) grad = gradient_matrix(grad);
     }
-    const variable_list saved = context->get_saved_variables();
+    const at::Tensor of_hidden = terms.a.empty() ? at::Tensor() : detail::low_rank_hidden_gradient(grads, terms);
     if (context->needs_input_grad(0)) {
-      const std::vector<at::Tensor> weights(saved.begin() + 1, saved.end());
+      const auto first = saved.begin() + 1;
+      const std::vector<at::Tensor> weights(first, first + static_cast<std::ptrdiff_t>(grads.size()));
       shape.back() = weights.front().size(1);
-      results[0] = detail::linears_input_gradient(grads, weights).view(shape);
+      const at::Tensor of_x = detail::linears_input_gradient(grads, weights);
+      if (of_hidden.defined()) detail::add_low_rank_input_gradient(of_hidden, terms, of_x);
+      results[0] = of_x.view(shape);
     }
-    const auto of_weights = [](auto tensors, const GradientPlaces& places) {
-      return detail::linears_weight_gradients(tensors.first(tensors.size() - 1), tensors.back(), places);
-    };
-    if (saved[0].defined()) put_gradients(context, 1, grads, {as_matrix(saved[0])}, of_weights, results);
+    if (saved[0].defined()) put_gradients(context, 1, grads, {as_matrix(saved[0])}, kWeightGradients, results);
     const auto of_biases = [](auto tensors, const GradientPlaces& places) {
       return detail::linears_bias_gradients(tensors, places);
     };
     if (has_biases) put_gradients(context, 1 + grads.size(), grads, {}, of_biases, results);
+    if (of_hidden.defined()) {
+      put_gradients_of_terms(context, first_of_terms, grads, saved, of_hidden, terms, results);
+    }
     return results;
   }
+
+ private:
+  // first: the position of the first A among the saved tensors.
+  static detail::LowRankTerms saved_terms(AutogradContext* context, const variable_list& saved, std::size_t first) {
+    if (saved.size() < first) return {};
+    const auto begin = saved.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto middle = begin + (saved.end() - begin) / 2;
+    return {{begin, middle},
+            {middle, saved.end()},
+            context->saved_data["scales"].toDoubleVector(),
+            context->saved_data["outputs"].toIntVector()};
+  }
+
+  // first: the position of the first A among the inputs.
+  static void put_gradients_of_terms(AutogradContext* context, std::size_t first, const variable_list& grads,
+                                     const variable_list& saved, const at::Tensor& of_hidden,
+                                     const detail::LowRankTerms& terms, variable_list& results) {
+    const std::size_t num_terms = terms.a.size();
+    if (saved[0].defined()) {
+      put_gradients(context, first, terms.columns_of(of_hidden), {as_matrix(saved[0])}, kWeightGradients, results);
+    }
+    const at::Tensor& all_hidden = saved[1 + grads.size()];
+    if (!all_hidden.defined()) return;
+    const std::vector<at::Tensor> hidden = terms.columns_of(all_hidden);
+    for (std::size_t i = 0; i < num_terms; ++i) {
+      const at::Tensor& grad = grads[static_cast<std::size_t>(terms.outputs[i])];
+      put_gradients(context, first + num_terms + i, {grad}, {hidden[i]}, kWeightGradients, results);
+    }
+  }
 };
+
+void check_matrix(const char* what, const at::Tensor& matrix, std::int64_t rows, std::int64_t columns,
+                  const at::Tensor& x) {
+  D9D_CHECK(matrix.dim() == 2 && matrix.size(0) == rows && matrix.size(1) == columns &&
+                matrix.scalar_type() == x.scalar_type() && matrix.device() == x.device(),
+            ConfigError, "[kernels::linear] expected ", what, " of a term of low rank [", rows, ", ", columns, "] ",
+            x.scalar_type(), " on ", x.device(), ", got ", matrix.sizes(), " ", matrix.scalar_type(), " on ",
+            matrix.device(), ".");
+}
+
+void check_term(const LowRankTerm& term, const at::Tensor& x, const std::vector<at::Tensor>& weights) {
+  D9D_CHECK(term.output < weights.size() && term.a.dim() == 2, ConfigError,
+            "[kernels::linear] expected a term of low rank of one of ", weights.size(),
+            " outputs and A [r, in], got output ", term.output, " and A ", term.a.sizes(), ".");
+  check_matrix("A", term.a, term.a.size(0), x.size(-1), x);
+  check_matrix("B", term.b, weights[term.output].size(0), term.a.size(0), x);
+}
 
 }  // namespace
 
 std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<at::Tensor>& weights,
-                                const std::vector<at::Tensor>& biases) {
+                                const std::vector<at::Tensor>& biases, const std::vector<LowRankTerm>& terms) {
   for (const at::Tensor& weight : weights) {
     D9D_CHECK(x.dim() >= 1 && weight.dim() == 2 && weight.size(1) == x.size(-1) &&
                   weight.scalar_type() == x.scalar_type() && weight.device() == x.device(),
@@ -120,7 +192,16 @@ std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<at::Tenso
               ConfigError, "[kernels::linear] expected a bias [", weights[i].size(0), "] ", x.scalar_type(), " on ",
               x.device(), ", got ", bias.sizes(), " ", bias.scalar_type(), " on ", bias.device(), ".");
   }
-  return Linears::apply(x, at::TensorList(weights), at::TensorList(biases));
+  detail::LowRankTerms split;
+  for (const LowRankTerm& term : terms) {
+    check_term(term, x, weights);
+    split.a.push_back(term.a);
+    split.b.push_back(term.b);
+    split.scales.push_back(term.scale);
+    split.outputs.push_back(static_cast<std::int64_t>(term.output));
+  }
+  return Linears::apply(x, at::TensorList(weights), at::TensorList(biases), at::TensorList(split.a),
+                        at::TensorList(split.b), split.scales, split.outputs);
 }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight) { return linears(x, {weight}).front(); }

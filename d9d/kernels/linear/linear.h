@@ -1,4 +1,5 @@
-// y = x W^T (+ b), for one weight or several of one input: torch.nn.functional.linear.
+// y = x W^T (+ b), for one weight or several of one input: torch.nn.functional.linear. Terms of low rank, which are those
+// of LoRA (Hu et al., arXiv:2106.09685), are added to y within the matrix products.
 //
 // Example
 //   const at::Tensor y = d9d::kernels::linear(x, weight);                                      // [..., out]
@@ -10,19 +11,29 @@
 //
 // On a GPU weights that are contiguous to each other in memory are multiplied in one product: their outputs are then
 // column slices of one buffer, with strided rows. The product adds the biases. Backward joins products and sums too, if
-// the gradients of the outputs are such slices.
+// the gradients of the outputs are such slices. The A of all terms are multiplied together.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 namespace d9d::kernels {
 
-// x [..., in], weights [out_i, in], biases [out_i], one for each weight or none, of the same dtype and device ->
-// [..., out_i] each. Throws ConfigError for other shapes, dtypes or devices.
+// scale * (x A^T) B^T, which is added to one of the outputs. Differentiable in x, A and B.
+struct LowRankTerm {
+  at::Tensor a;  // [r, in]
+  at::Tensor b;  // [out, r]
+  double scale = 1.0;
+  std::size_t output = 0;  // which one
+};
+
+// x [..., in], weights [out_i, in], biases [out_i], one for each weight or none, of the same dtype and device as those of
+// terms -> [..., out_i] each. Throws ConfigError for other shapes, dtypes or devices.
 [[nodiscard]] std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<at::Tensor>& weights,
-                                              const std::vector<at::Tensor>& biases = {});
+                                              const std::vector<at::Tensor>& biases = {},
+                                              const std::vector<LowRankTerm>& terms = {});
 [[nodiscard]] at::Tensor linear(const at::Tensor& x, const at::Tensor& weight);
 
 }  // namespace d9d::kernels

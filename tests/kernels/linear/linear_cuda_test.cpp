@@ -37,6 +37,29 @@ TEST_F(LinearCuda, Errs_no_more_than_that_of_ATen) {
   }
 }
 
+TEST_F(LinearCuda, Terms_err_no_more_than_products_of_their_own) {
+  const auto ours = [](const std::vector<at::Tensor>& in) {
+    return linears(in[0], {in[1], in[2]}, {},
+                   {{.a = in[3], .b = in[4], .scale = 2.0, .output = 0}, {.a = in[5], .b = in[6], .output = 1}});
+  };
+  const auto apart = [](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+    return {at::linear(in[0], in[1]) + 2.0 * at::linear(at::linear(in[0], in[3]), in[4]),
+            at::linear(in[0], in[2]) + at::linear(at::linear(in[0], in[5]), in[6])};
+  };
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const std::int64_t rows : {0, 1, 130}) {
+      // Both weights are parts of one buffer, so that their outputs are slices of one.
+      const auto weights = device_values({96, 64}, 2, dtype).split_with_sizes({32, 64}, 0);
+      EXPECT_EQ(worse_than_composition(ours, apart,
+                                       {device_values({rows, 64}, 1, dtype), weights[0], weights[1],
+                                        device_values({8, 64}, 3, dtype), device_values({32, 8}, 4, dtype),
+                                        device_values({16, 64}, 5, dtype), device_values({64, 16}, 6, dtype)}),
+                "")
+          << dtype << ' ' << rows;
+    }
+  }
+}
+
 // Weights, gradients of outputs, and gradient places are each parts of one buffer.
 TEST_F(LinearCuda, Multiplies_at_once_what_lies_together) {
   const at::Tensor x = device_values({130, 64}, 1, at::kBFloat16);

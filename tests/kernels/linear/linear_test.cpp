@@ -103,6 +103,67 @@ TEST(Linear, Keeps_its_input_only_for_trained_weights) {
   EXPECT_TRUE(x.grad().defined());
 }
 
+// x, three weights, a bias for each, A and B of terms for the last two outputs; the ranks differ.
+std::vector<at::Tensor> inputs_with_terms(std::vector<std::int64_t> lead) {
+  lead.push_back(7);
+  return {values(lead, 1), values({4, 7}, 2), values({6, 7}, 3), values({5, 7}, 4),  values({4}, 5),    values({6}, 6),
+          values({5}, 7),  values({2, 7}, 8), values({3, 7}, 9), values({6, 2}, 10), values({5, 3}, 11)};
+}
+
+std::vector<at::Tensor> ours_with_terms(const std::vector<at::Tensor>& in) {
+  return linears(in[0], {in[1], in[2], in[3]}, {in[4], in[5], in[6]},
+                 {{.a = in[7], .b = in[9], .scale = 0.5, .output = 1}, {.a = in[8], .b = in[10], .output = 2}});
+}
+
+std::vector<at::Tensor> composition_with_terms(const std::vector<at::Tensor>& in) {
+  return {at::linear(in[0], in[1], in[4]),
+          at::linear(in[0], in[2], in[5]) + 0.5 * at::linear(at::linear(in[0], in[7]), in[9]),
+          at::linear(in[0], in[3], in[6]) + at::linear(at::linear(in[0], in[8]), in[10])};
+}
+
+TEST(LinearTerms, Equal_products_of_their_own) {
+  for (const std::vector<std::int64_t>& lead : std::vector<std::vector<std::int64_t>>{{}, {0}, {5}, {2, 3}}) {
+    EXPECT_LT(worst_difference(ours_with_terms, composition_with_terms, inputs_with_terms(lead)), 1e-13)
+        << at::IntArrayRef(lead);
+  }
+}
+
+TEST(LinearTerms, Skip_outputs_that_nothing_used) {
+  std::vector<at::Tensor> in = inputs_with_terms({3});
+  for (at::Tensor& each : in) each = leaf(each);
+  ours_with_terms(in)[2].sum().backward();
+  EXPECT_FALSE(in[9].grad().defined());
+  const at::Tensor of_hidden = in[10].detach().sum(0);  // [3], the same for each row
+  EXPECT_LT(difference(in[0].grad(), (in[3].detach().sum(0) + of_hidden.matmul(in[8].detach())).expand({3, 7})), 1e-13);
+  EXPECT_LT(difference(in[8].grad(), of_hidden.unsqueeze(1) * in[0].detach().sum(0)), 1e-13);
+}
+
+// As when a model's first layer has adapters.
+TEST(LinearTerms, Get_gradients_beside_frozen_weights_and_inputs) {
+  std::vector<at::Tensor> in = inputs_with_terms({3});
+  for (std::size_t i = 7; i < 11; ++i) in[i] = leaf(in[i]);
+  std::vector<at::Tensor> expected = in;
+  for (std::size_t i = 7; i < 11; ++i) expected[i] = leaf(in[i].detach());
+  const auto backward = [](const std::vector<at::Tensor>& y) {
+    (y[1].square().sum() + y[2].square().sum()).backward();
+  };
+  backward(ours_with_terms(in));
+  backward(composition_with_terms(expected));
+  for (std::size_t i = 7; i < 11; ++i) EXPECT_LT(difference(in[i].grad(), expected[i].grad()), 1e-12) << i;
+}
+
+TEST(LinearTerms, Refuse_shapes_and_outputs_that_do_not_fit) {
+  const at::Tensor x = values({3, 7}, 1);
+  const std::vector<at::Tensor> weights = {values({4, 7}, 2)};
+  const auto with = [&](const LowRankTerm& term) { (void)linears(x, weights, {}, {term}); };
+  EXPECT_NO_THROW(with({.a = values({2, 7}, 3), .b = values({4, 2}, 4)}));
+  EXPECT_THROW(with({.a = values({2, 6}, 3), .b = values({4, 2}, 4)}), ConfigError);
+  EXPECT_THROW(with({.a = values({2, 7}, 3), .b = values({4, 3}, 4)}), ConfigError);
+  EXPECT_THROW(with({.a = values({2, 7}, 3), .b = values({5, 2}, 4)}), ConfigError);
+  EXPECT_THROW(with({.a = values({2, 7}, 3, at::kFloat), .b = values({4, 2}, 4)}), ConfigError);
+  EXPECT_THROW(with({.a = values({2, 7}, 3), .b = values({4, 2}, 4), .output = 1}), ConfigError);
+}
+
 TEST(Linear, Refuses_shapes_and_dtypes_that_do_not_fit) {
   EXPECT_THROW((void)kernels::linear(values({3, 7}, 1), values({4, 6}, 2)), ConfigError);
   EXPECT_THROW((void)kernels::linear(values({3, 7}, 1), values({4, 7}, 2, at::kFloat)), ConfigError);
