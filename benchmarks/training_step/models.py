@@ -41,12 +41,12 @@ class Model(NamedTuple):
         return {"layer": layer, "num_hidden_layers": self.layers, "rope_base": self.rope_base, "max_position_ids": 40960,
                 "split_vocab_size": {"all": self.vocabulary}, "split_vocab_order": ["all"]}
 
-    def flop_per_token(self):
-        """6 N + 6 L n_q d S, with N the weights of matrix products that a token sees."""
+    def flop_per_token(self, *, is_frozen=False):
+        """6 N + 6 L n_q d S, with N the weights of matrix products that a token sees; 4 N if these have no gradients."""
         projections = 2 * self.hidden * self.head_dim * (self.heads + self.key_value_heads)
         feed_forward = 3 * self.hidden * self.intermediate * (self.experts_top_k or 1) + self.hidden * self.experts
         weights = self.layers * (projections + feed_forward) + self.hidden * self.vocabulary
-        return 6 * weights + 6 * self.layers * self.heads * self.head_dim * self.sequence
+        return (4 if is_frozen else 6) * weights + 6 * self.layers * self.heads * self.head_dim * self.sequence
 
 
 MODELS = {
@@ -54,6 +54,7 @@ MODELS = {
     "qwen3-1.7b": Model(28, 2048, 16, 8, 6144, 151936, 1000000, 4096, 2, "float32"),
     "qwen3-8b": Model(36, 4096, 32, 8, 12288, 151936, 1000000, 8192, 1),
     "llama3-8b": Model(32, 4096, 32, 8, 14336, 128256, 500000, 8192, 1),
+    "qwen3-30b-a3b": Model(48, 2048, 32, 4, 768, 151936, 1000000, 4096, 1, experts=128, experts_top_k=8),
     "qwen3-moe-small": Model(12, 2048, 32, 4, 768, 151936, 1000000, 4096, 2, experts=64, experts_top_k=8),
 }
 OPTIMIZERS = {
