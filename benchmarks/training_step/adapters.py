@@ -3,8 +3,8 @@
 usage: adapters.py [--model llama3-8b] [--sequence N] [--sequences N] [--rank N] [--compile ROW,...] [--trace FOLDER]
                    [--device cuda|cpu] [--layers N] [--programs FOLDER]
 
-Adapters of the seven linears of each layer (of experts too, each with its own), everything else frozen; random weights and tokens, AdamW, clipping to 1.0, no
-activation checkpointing. Both are Qwen3 (normalised queries and keys) of the given sizes: ours is a program of layouts.py, the
+Adapters of the seven linears of each layer (of experts too, each with its own), everything else frozen; random weights and
+tokens, AdamW, clipping to 1.0, no activation checkpointing. Both are Qwen3 (normalised queries and keys) of the given sizes: ours is a program of layouts.py, the
 peer is transformers with SDPA attention and peft, whose layers or whole model go through torch.compile, as does the loss. A
 step's time is that between events of the device at the ends of consecutive steps: the median of those after the warm-up, with
 their 10th and 90th percentile. TFLOP/s: 4 N + 6 L n_q d S FLOP a token, without what adapters add and without gradients of frozen
@@ -42,6 +42,7 @@ def steps_of_ours(model, options, folder):
 
 
 def peer(arguments):
+    sys.path.pop(0)  # this folder, whose kernels.py would be found for the package `kernels`
     import torch
     from peft import LoraConfig, get_peft_model
     from torch.nn import functional
