@@ -37,28 +37,23 @@ double Linear::forward_flops(std::int64_t /*num_positions*/) const {
   return 2.0 * static_cast<double>(config.in_features) * static_cast<double>(config.out_features);
 }
 
+std::vector<kernels::LowRankTerm> Linear::low_rank_terms(std::size_t output) const {
+  if (!adapter() || adapter()->dropout || !adapter()->a->is_plain() || !adapter()->b->is_plain()) return {};
+  return {{.a = adapter()->a->weight->local(),
+           .b = adapter()->b->weight->local(),
+           .scale = adapter()->scale,
+           .output = output}};
+}
+
 namespace {
 
-// Whether the operator that multiplies with the weight adds the adapter's term too.
-bool is_joined(const Linear& linear) {
-  const auto& adapter = linear.adapter();
-  return adapter && !adapter->dropout && adapter->a->is_plain() && adapter->b->is_plain();
-}
-
-void add_term(const Linear& linear, std::size_t output, std::vector<kernels::LowRankTerm>& terms) {
-  if (!is_joined(linear)) return;
-  const auto& [a, b, dropout, scale] = *linear.adapter();
-  terms.push_back({.a = a->weight->local(), .b = b->weight->local(), .scale = scale, .output = output});
-}
-
+// y, and the term of an adapter that low_rank_terms() has not.
 at::Tensor with_term(const Linear& linear, const at::Tensor& x, const at::Tensor& y) {
-  return linear.adapter() && !is_joined(linear) ? y + (*linear.adapter())(x) : y;
+  return linear.adapter() && linear.low_rank_terms().empty() ? y + (*linear.adapter())(x) : y;
 }
 
 at::Tensor output_of(const Linear& linear, const at::Tensor& x, const std::vector<at::Tensor>& biases) {
-  std::vector<kernels::LowRankTerm> terms;
-  add_term(linear, 0, terms);
-  return with_term(linear, x, kernels::linears(x, {linear.weight->local()}, biases, terms).front());
+  return with_term(linear, x, kernels::linears(x, {linear.weight->local()}, biases, linear.low_rank_terms()).front());
 }
 
 }  // namespace
@@ -85,7 +80,7 @@ std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<Module
     std::vector<at::Tensor> biases;
     std::vector<kernels::LowRankTerm> terms;
     for (const ModulePtr<Linear>& linear : linears) {
-      add_term(*linear, weights.size(), terms);
+      for (kernels::LowRankTerm& term : linear->low_rank_terms(weights.size())) terms.push_back(std::move(term));
       weights.push_back(linear->weight->local());
       if (linear->bias) biases.push_back(linear->bias->local());
     }

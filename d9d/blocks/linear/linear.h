@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "d9d/blocks/linear/low_rank_adapter.h"
+#include "d9d/kernels/linear/linear.h"
 #include "d9d/modules/module.h"
 
 namespace d9d {
@@ -26,8 +27,14 @@ class Linear : public Adaptable<Linear> {
   // forward() without the bias, which row-parallel linears add after a sum over ranks.
   [[nodiscard]] at::Tensor product(const at::Tensor& x) const;
   [[nodiscard]] double forward_flops(std::int64_t num_positions) const override;
-  // Whether it has neither a bias, an adapter nor hooks of its own, so that a kernel may use its weight directly.
-  [[nodiscard]] bool is_product() const { return !bias && !adapter() && is_plain(); }
+  // Whether it has neither a bias, hooks of its own nor a part of an adapter that is more than a product, so that a
+  // kernel may use its weight and low_rank_terms() directly.
+  [[nodiscard]] bool is_product() const {
+    return !bias && is_plain() && low_rank_terms().size() == (adapter() ? 1 : 0);
+  }
+  // The adapter's term, which is that of `output` of an operator; empty without adapter, with dropout, or if A or B have
+  // hooks of their own.
+  [[nodiscard]] std::vector<kernels::LowRankTerm> low_rank_terms(std::size_t output = 0) const;
 
   // Local. Puts a new adapter, see Adaptable.
   void add_adapter(const LowRankConfig& config);

@@ -162,15 +162,17 @@ void check_matrix(const char* what, const at::Tensor& matrix, std::int64_t rows,
             matrix.device(), ".");
 }
 
-void check_term(const LowRankTerm& term, const at::Tensor& x, const std::vector<at::Tensor>& weights) {
-  D9D_CHECK(term.output < weights.size() && term.a.dim() == 2, ConfigError,
-            "[kernels::linear] expected a term of low rank of one of ", weights.size(),
-            " outputs and A [r, in], got output ", term.output, " and A ", term.a.sizes(), ".");
-  check_matrix("A", term.a, term.a.size(0), x.size(-1), x);
-  check_matrix("B", term.b, weights[term.output].size(0), term.a.size(0), x);
-}
-
 }  // namespace
+
+void check_terms(const std::vector<LowRankTerm>& terms, const at::Tensor& x, const std::vector<at::Tensor>& weights) {
+  for (const LowRankTerm& term : terms) {
+    D9D_CHECK(term.output < weights.size() && term.a.dim() == 2, ConfigError,
+              "[kernels::linear] expected a term of low rank of one of ", weights.size(),
+              " outputs and A [r, in], got output ", term.output, " and A ", term.a.sizes(), ".");
+    check_matrix("A", term.a, term.a.size(0), x.size(-1), x);
+    check_matrix("B", term.b, weights[term.output].size(0), term.a.size(0), x);
+  }
+}
 
 std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<at::Tensor>& weights,
                                 const std::vector<at::Tensor>& biases, const std::vector<LowRankTerm>& terms) {
@@ -192,9 +194,9 @@ std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<at::Tenso
               ConfigError, "[kernels::linear] expected a bias [", weights[i].size(0), "] ", x.scalar_type(), " on ",
               x.device(), ", got ", bias.sizes(), " ", bias.scalar_type(), " on ", bias.device(), ".");
   }
+  check_terms(terms, x, weights);
   detail::LowRankTerms split;
   for (const LowRankTerm& term : terms) {
-    check_term(term, x, weights);
     split.a.push_back(term.a);
     split.b.push_back(term.b);
     split.scales.push_back(term.scale);

@@ -28,6 +28,8 @@ struct LowRankTerm {
   double scale = 1.0;
   std::size_t output = 0;  // which one
 };
+// Throws ConfigError if one does not fit x and the weights.
+void check_terms(const std::vector<LowRankTerm>& terms, const at::Tensor& x, const std::vector<at::Tensor>& weights);
 
 // x [..., in], weights [out_i, in], biases [out_i], one for each weight or none, of the same dtype and device as those of
 // terms -> [..., out_i] each. Throws ConfigError for other shapes, dtypes or devices.

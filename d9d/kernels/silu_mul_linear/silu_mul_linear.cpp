@@ -9,6 +9,7 @@
 #include "d9d/kernels/common/first_order.h"
 #include "d9d/kernels/linear/linear.h"
 #include "d9d/kernels/linear/linear_gemms.h"
+#include "d9d/kernels/linear/low_rank_gemms.h"
 #include "d9d/kernels/silu_mul/silu_mul.h"
 #include "d9d/kernels/silu_mul/silu_mul_impl.h"
 #include "d9d/kernels/silu_mul_linear/silu_mul_linear_impl.h"
@@ -22,45 +23,74 @@ using torch::autograd::variable_list;
 at::Tensor as_matrix(const at::Tensor& tensor) { return tensor.view({-1, tensor.size(-1)}); }
 
 struct SiluMulLinear : torch::autograd::Function<SiluMulLinear> {
+  // a, b: of a term of low rank; undefined if there is none.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gate, const at::Tensor& up,
-                            const at::Tensor& weight) {
+                            const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b, double scale) {
     const at::Tensor activated =
-        gate.is_meta() ? at::empty(gate.sizes(), gate.options()) : detail::silu_mul_forward_cuda(gate, up);
-    context->save_for_backward({gate, up, weight});
+        as_matrix(gate.is_meta() ? at::empty(gate.sizes(), gate.options()) : detail::silu_mul_forward_cuda(gate, up));
+    const std::vector<at::Tensor> outputs =
+        detail::linears_forward(activated, {weight}, /*biases=*/{}, /*joins=*/false);
+    at::Tensor hidden;
+    if (a.defined()) {
+      const detail::LowRankTerms terms = term_of(a, b, scale);
+      hidden = detail::low_rank_hidden(activated, terms);
+      detail::add_low_rank_terms(hidden, terms, outputs);
+    }
+    context->save_for_backward({gate, up, weight, hidden, a, b});
+    context->saved_data["scale"] = scale;
     std::vector<std::int64_t> shape = gate.sizes().vec();
     shape.back() = weight.size(0);
-    return detail::linears_forward(as_matrix(activated), {weight}, /*biases=*/{}, /*joins=*/false).front().view(shape);
+    return outputs.front().view(shape);
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     detail::check_first_order("silu_mul_linear");
-    variable_list results(3);
+    variable_list results(6);
     if (!grads[0].defined()) return results;
     const at::Tensor grad_out = as_matrix(grads[0].contiguous());
     const variable_list saved = context->get_saved_variables();
+    const at::Tensor &hidden = saved[3], &a = saved[4], &b = saved[5];
     const bool trains_weight = context->needs_input_grad(2);
-    const detail::SiluMulLinearBackward made =
-        detail::silu_mul_linear_backward_cuda(grad_out, saved[0], saved[1], /*weight=*/saved[2], trains_weight);
+    const bool trains_a = a.defined() && context->needs_input_grad(3);
+    const at::Tensor grad_hidden = a.defined() ? detail::low_rank_hidden_gradient(
+                                                     {grad_out}, term_of(a, b, context->saved_data["scale"].toDouble()))
+                                               : at::Tensor();
+    const detail::SiluMulLinearBackward made = detail::silu_mul_linear_backward_cuda(
+        grad_out, saved[0], saved[1], /*weight=*/saved[2], trains_weight || trains_a, grad_hidden, a);
     results[0] = made.gate;
     results[1] = made.up;
-    if (trains_weight) {
-      const std::array reads = {grad_out, made.product};
-      results[2] = make_gradient(/*input=*/2, reads, [](auto tensors, const auto& place) {
-        return detail::linears_weight_gradients(tensors.first(1), tensors[1], {place}).front();
-      });
-    }
+    if (trains_weight) results[2] = product_gradient(2, grad_out, made.product);
+    if (trains_a) results[3] = product_gradient(3, grad_hidden, made.product);
+    if (a.defined() && context->needs_input_grad(4)) results[4] = product_gradient(4, grad_out, hidden);
     return results;
+  }
+
+ private:
+  static detail::LowRankTerms term_of(const at::Tensor& a, const at::Tensor& b, double scale) {
+    return {.a = {a}, .b = {b}, .scales = {scale}, .outputs = {0}};
+  }
+
+  // grad^T x, the gradient of an input.
+  static at::Tensor product_gradient(std::size_t input, const at::Tensor& grad, const at::Tensor& x) {
+    const std::array reads = {grad, x};
+    return make_gradient(input, reads, [](auto tensors, const auto& place) {
+      return detail::linears_weight_gradients(tensors.first(1), tensors[1], {place}).front();
+    });
   }
 };
 
 }  // namespace
 
-at::Tensor silu_mul_linear(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight) {
+at::Tensor silu_mul_linear(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight,
+                           const std::vector<LowRankTerm>& terms) {
   const bool trains_both = c10::GradMode::is_enabled() && gate.requires_grad() && up.requires_grad();
-  if (trains_both && detail::fits_silu_mul_linear_kernel(gate, up, weight) &&
-      detail::pays_silu_mul_linear_kernel(gate.numel() / gate.size(-1), gate.size(-1)))
-    return SiluMulLinear::apply(gate, up, weight);
-  return kernels::linear(silu_mul(gate, up), weight);
+  const LowRankTerm term = terms.size() == 1 ? terms.front() : LowRankTerm{};
+  if (trains_both && terms.size() <= 1 && detail::fits_silu_mul_linear_kernel(gate, up, weight, term.a) &&
+      detail::pays_silu_mul_linear_kernel(gate.numel() / gate.size(-1), gate.size(-1))) {
+    check_terms(terms, gate, {weight});
+    return SiluMulLinear::apply(gate, up, weight, term.a, term.b, term.scale);
+  }
+  return linears(silu_mul(gate, up), {weight}, /*biases=*/{}, terms).front();
 }
 
 }  // namespace d9d::kernels

@@ -27,7 +27,8 @@ std::optional<std::int64_t> even_row_stride(const at::Tensor& tensor) {
 
 }  // namespace
 
-bool fits_silu_mul_linear_kernel(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight) {
+bool fits_silu_mul_linear_kernel(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight,
+                                 const at::Tensor& a) {
   constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max() / 2;
   const auto is_bf16_here = [&](const at::Tensor& tensor) {
     return tensor.scalar_type() == at::kBFloat16 && tensor.device() == gate.device();
@@ -36,6 +37,7 @@ bool fits_silu_mul_linear_kernel(const at::Tensor& gate, const at::Tensor& up, c
     return false;
   if (!is_bf16_here(gate) || !is_bf16_here(up) || !is_bf16_here(weight) || !(has_cuda_kernels(gate) || gate.is_meta()))
     return false;
+  if (a.defined() && !(is_bf16_here(a) && a.size(0) % 8 == 0 && a.is_contiguous() && is_aligned(a))) return false;
   return gate.numel() > 0 && weight.numel() > 0 && gate.numel() / gate.size(-1) <= kMostRows &&
          weight.size(0) % 8 == 0 && weight.size(1) % 8 == 0 && weight.is_contiguous() && is_aligned(weight) &&
          even_row_stride(gate) && even_row_stride(up);
@@ -50,8 +52,8 @@ bool pays_silu_mul_linear_kernel(std::int64_t num_rows, std::int64_t num_feature
 }
 
 SiluMulLinearBackward silu_mul_linear_backward_cuda(const at::Tensor& grad_out, const at::Tensor& gate,
-                                                    const at::Tensor& up, const at::Tensor& weight,
-                                                    bool wants_product) {
+                                                    const at::Tensor& up, const at::Tensor& weight, bool wants_product,
+                                                    const at::Tensor& grad_hidden, const at::Tensor& a) {
   SiluMulLinearBackward result;
   std::tie(result.gate, result.up) = empty_column_slices(gate, up, /*num_column_dims=*/1);
   if (wants_product) result.product = at::empty({grad_out.size(0), gate.size(-1)}, gate.options());
@@ -72,7 +74,10 @@ SiluMulLinearBackward silu_mul_linear_backward_cuda(const at::Tensor& grad_out, 
                                    .grad_up = result.up.mutable_data_ptr(),
                                    .grad_row_stride = even_row_stride(result.gate).value(),
                                    .product = wants_product ? result.product.mutable_data_ptr() : nullptr,
-                                   .tile_counter = tile_counter.mutable_data_ptr<std::int32_t>()},
+                                   .tile_counter = tile_counter.mutable_data_ptr<std::int32_t>(),
+                                   .rank = a.defined() ? static_cast<int>(a.size(0)) : 0,
+                                   .grad_hidden = a.defined() ? grad_hidden.const_data_ptr() : nullptr,
+                                   .a = a.defined() ? a.const_data_ptr() : nullptr},
                                   current_cuda_stream(gate.device()));
   return result;
 }

@@ -8,8 +8,10 @@
 namespace d9d::kernels::detail {
 
 // Whether the kernel takes gate, up [..., F] and weight [H, F]: bf16 on Hopper, or without values (meta), not empty,
-// aligned to 16 bytes, with a constant stride between the rows of gate and between those of up.
-[[nodiscard]] bool fits_silu_mul_linear_kernel(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight);
+// aligned to 16 bytes, with a constant stride between the rows of gate and between those of up. a: of a term of low rank
+// [R, F], with R a multiple of 8; undefined if there is none.
+[[nodiscard]] bool fits_silu_mul_linear_kernel(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight,
+                                               const at::Tensor& a = {});
 
 // Whether the kernel is faster than a matrix product and silu_mul_backward. It is if num_rows and num_features fill the
 // waves of tiles on the multiprocessors of an H100 or H200 well enough.
@@ -20,9 +22,12 @@ struct SiluMulLinearBackward {
   at::Tensor product;   // silu(gate) * up [T, F], bit for bit that of silu_mul(); undefined unless it was asked for
 };
 
-// grad_out [T, H] contiguous, with T the number of rows of gate.
+// grad_out [T, H] contiguous, with T the number of rows of gate. Of a term of low rank: the gradient of
+// (silu(gate) * up) A^T [T, R], contiguous, and A [R, F]; both undefined if there is none.
 [[nodiscard]] SiluMulLinearBackward silu_mul_linear_backward_cuda(const at::Tensor& grad_out, const at::Tensor& gate,
                                                                   const at::Tensor& up, const at::Tensor& weight,
-                                                                  bool wants_product);
+                                                                  bool wants_product,
+                                                                  const at::Tensor& grad_hidden = {},
+                                                                  const at::Tensor& a = {});
 
 }  // namespace d9d::kernels::detail

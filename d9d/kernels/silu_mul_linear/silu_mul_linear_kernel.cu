@@ -1,6 +1,7 @@
-// Formula: with d = grad_out @ weight and s = sigmoid(gate): grad_gate = d * up * s * (1 + gate * (1 - s)),
-//          grad_up = d * gate * s.
-// Legend:  grad_out [T, H], weight [H, F]; gate, up and their gradients [T, F]; d [T, F] stays in registers.
+// Formula: with d = grad_out @ weight + grad_hidden @ a and s = sigmoid(gate):
+//          grad_gate = d * up * s * (1 + gate * (1 - s)), grad_up = d * gate * s.
+// Legend:  grad_out [T, H], weight [H, F]; grad_hidden [T, R], a [R, F] of a term of low rank, where there is one; gate,
+//          up and their gradients [T, F]; d [T, F] stays in registers.
 // Mapping: persistent GEMM: a cluster of two blocks computes 256 features of 256 rows; its epilogue multiplies by the
 //          derivatives. The tensor cores compute the transpose: the weight is A (M = features), grad_out B (N = rows).
 // Numerics: bf16 in, fp32 accumulators, fp32 epilogue with fast exp and reciprocal, rounded once to bf16.
@@ -33,6 +34,8 @@ struct Maps {
   CUtensorMap grad_gate;
   CUtensorMap grad_up;
   CUtensorMap product;
+  CUtensorMap grad_hidden;
+  CUtensorMap a;
 };
 
 // Widens both numbers of a pair of bf16.
@@ -50,7 +53,9 @@ struct SiluMulLinearBackward {
 
   __device__ __forceinline__ int num_feature_tiles() const { return ceil_div(args.num_features, kClusterM); }
   __device__ __forceinline__ int num_row_tiles() const { return ceil_div(args.num_rows, kBlockN); }
-  __device__ __forceinline__ int num_inner_stages() const { return ceil_div(args.num_outputs, kBlockK); }
+  __device__ __forceinline__ int num_output_stages() const { return ceil_div(args.num_outputs, kBlockK); }
+  // Those of the term of low rank follow those of the weight.
+  __device__ __forceinline__ int num_inner_stages() const { return num_output_stages() + ceil_div(args.rank, kBlockK); }
 
   __device__ __forceinline__ GroupTiles tiles_of(int) const {
     return {.cost = 1, .count = num_row_tiles() * num_feature_tiles()};
@@ -74,11 +79,14 @@ struct SiluMulLinearBackward {
   __device__ __forceinline__ void load(const Tile& tile, int i, unsigned char (*a)[kBoxBytes],
                                        unsigned char (*b)[kBoxBytes], Mbarrier& full) const {
     if (i < num_inner_stages()) {
-      const int inner = i * kBlockK;
+      const bool is_of_term = i >= num_output_stages();
+      const CUtensorMap& weight = is_of_term ? maps.a : maps.weight;
+      const CUtensorMap& grad = is_of_term ? maps.grad_hidden : maps.grad_out;
+      const int inner = (is_of_term ? i - num_output_stages() : i) * kBlockK;
       const int half = static_cast<int>(cta_rank());
-      tma_load(a[0], maps.weight, full, {tile.first_feature, inner, 0});
-      tma_load(a[1], maps.weight, full, {tile.first_feature + 64, inner, 0});
-      tma_load_multicast(b[2 * half], maps.grad_out, full, {inner, tile.first_row + half * kBlockN / 2, 0});
+      tma_load(a[0], weight, full, {tile.first_feature, inner, 0});
+      tma_load(a[1], weight, full, {tile.first_feature + 64, inner, 0});
+      tma_load_multicast(b[2 * half], grad, full, {inner, tile.first_row + half * kBlockN / 2, 0});
       return;
     }
     const int piece = i - num_inner_stages();
@@ -177,6 +185,10 @@ __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
     prefetch_tensor_map(maps.grad_gate);
     prefetch_tensor_map(maps.grad_up);
     if (args.product != nullptr) prefetch_tensor_map(maps.product);
+    if (args.rank > 0) {
+      prefetch_tensor_map(maps.grad_hidden);
+      prefetch_tensor_map(maps.a);
+    }
   }
   run_persistent_gemm(SiluMulLinearBackward{maps, args}, OneGroup{args.num_rows}, 1, args.tile_counter);
 }
@@ -185,22 +197,29 @@ __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
 
 void d9d_launch_silu_mul_linear_backward(const SiluMulLinearBackwardArgs& args, CUstream_st* stream) {
   const auto rows = static_cast<std::uint64_t>(args.num_rows), features = static_cast<std::uint64_t>(args.num_features),
-             outputs = static_cast<std::uint64_t>(args.num_outputs);
+             outputs = static_cast<std::uint64_t>(args.num_outputs), rank = static_cast<std::uint64_t>(args.rank);
   const auto piece_of = [&](const void* data, std::int64_t row_stride) {
     return tensor_map({.data = data,
                        .sizes = {features, rows, 1},
                        .box = {64, kPieceRows, 1},
                        .row_stride = static_cast<std::uint64_t>(row_stride)});
   };
+  const auto grad_of = [&](const void* data, std::uint64_t columns) {
+    return tensor_map({.data = data, .sizes = {columns, rows, 1}, .box = {kBlockK, kBlockN / 2, 1}});
+  };
+  const auto weight_of = [&](const void* data, std::uint64_t columns) {
+    return tensor_map({.data = data, .sizes = {features, columns, 1}, .box = {64, kBlockK, 1}});
+  };
   prepare(silu_mul_linear_backward);
-  const Maps maps{
-      .grad_out = tensor_map({.data = args.grad_out, .sizes = {outputs, rows, 1}, .box = {kBlockK, kBlockN / 2, 1}}),
-      .weight = tensor_map({.data = args.weight, .sizes = {features, outputs, 1}, .box = {64, kBlockK, 1}}),
-      .gate = piece_of(args.gate, args.gate_row_stride),
-      .up = piece_of(args.up, args.up_row_stride),
-      .grad_gate = piece_of(args.grad_gate, args.grad_row_stride),
-      .grad_up = piece_of(args.grad_up, args.grad_row_stride),
-      .product = args.product == nullptr ? CUtensorMap{} : piece_of(args.product, args.num_features)};
+  const Maps maps{.grad_out = grad_of(args.grad_out, outputs),
+                  .weight = weight_of(args.weight, outputs),
+                  .gate = piece_of(args.gate, args.gate_row_stride),
+                  .up = piece_of(args.up, args.up_row_stride),
+                  .grad_gate = piece_of(args.grad_gate, args.grad_row_stride),
+                  .grad_up = piece_of(args.grad_up, args.grad_row_stride),
+                  .product = args.product == nullptr ? CUtensorMap{} : piece_of(args.product, args.num_features),
+                  .grad_hidden = rank == 0 ? CUtensorMap{} : grad_of(args.grad_hidden, rank),
+                  .a = rank == 0 ? CUtensorMap{} : weight_of(args.a, rank)};
   cudaMemsetAsync(args.tile_counter, 0, sizeof(*args.tile_counter), stream);
   silu_mul_linear_backward<<<num_persistent_blocks(), kThreads, sizeof(SharedStorage), stream>>>(maps, args);
   check_launch("silu_mul_linear");

@@ -29,6 +29,9 @@ struct SiluMulLinearBackwardArgs {
   std::int64_t grad_row_stride;  // of both gradients
   void* product;                 // [T, F], contiguous: silu(gate) * up; null: not written
   std::int32_t* tile_counter;    // scratch: one number
+  int rank = 0;                  // R of a term of low rank (../linear/linear.h), a multiple of 8; 0: none
+  const void* grad_hidden;       // [T, R], contiguous: the gradient of (silu(gate) * up) A^T
+  const void* a;                 // [R, F], contiguous, aligned to 16 bytes
 };
 
 // Runs on the current device and `stream` without synchronising. Throws StateError if the kernel does not start,

@@ -96,7 +96,36 @@ TEST_F(SiluMulLinearCuda, Of_many_rows_is_the_product_of_silu_mul_with_every_gra
   const auto of_aten = [](const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight) {
     return at::linear(at::silu(gate) * up, weight);
   };
-  expect_no_worse(run(at::kBFloat16, silu_mul_linear), run(at::kBFloat16, of_aten), run(at::kDouble, of_aten));
+  const auto ours = [](const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight) {
+    return silu_mul_linear(gate, up, weight);
+  };
+  expect_no_worse(run(at::kBFloat16, ours), run(at::kBFloat16, of_aten), run(at::kDouble, of_aten));
+}
+
+// The kernel takes ranks that are multiples of 8; those above 64 have several stages.
+TEST_F(SiluMulLinearCuda, With_a_term_errs_no_more_than_ATen_in_every_gradient) {
+  for (const std::int64_t rank : {8, 16, 72, 12}) {
+    SCOPED_TRACE(rank);
+    const auto run = [rank](at::ScalarType dtype, const auto& op) {
+      const at::Tensor fused = leaf(device_values({4096, 2 * 2048}, 1, at::kBFloat16).to(dtype));
+      const Tensors weights = {leaf(device_values({512, 2048}, 2, at::kBFloat16).to(dtype)),
+                               leaf(device_values({rank, 2048}, 3, at::kBFloat16).to(dtype)),
+                               leaf(device_values({512, rank}, 4, at::kBFloat16).to(dtype))};
+      const at::Tensor out = op(fused.narrow(1, 0, 2048), fused.narrow(1, 2048, 2048), weights);
+      const at::Tensor grad = device_values({4096, 512}, 5, at::kBFloat16).to(dtype);
+      const Tensors grads = torch::autograd::grad({out}, {fused, weights[0], weights[1], weights[2]}, {grad});
+      return std::map<std::string, at::Tensor>{
+          {"out", out.detach()}, {"fused", grads[0]}, {"weight", grads[1]}, {"A", grads[2]}, {"B", grads[3]}};
+    };
+    const auto ours = [](const at::Tensor& gate, const at::Tensor& up, const Tensors& weights) {
+      return silu_mul_linear(gate, up, weights[0], {{.a = weights[1], .b = weights[2], .scale = 2.0}});
+    };
+    const auto of_aten = [](const at::Tensor& gate, const at::Tensor& up, const Tensors& weights) {
+      const at::Tensor product = at::silu(gate) * up;
+      return at::linear(product, weights[0]) + 2.0 * at::linear(at::linear(product, weights[1]), weights[2]);
+    };
+    expect_no_worse(run(at::kBFloat16, ours), run(at::kBFloat16, of_aten), run(at::kDouble, of_aten));
+  }
 }
 
 TEST_F(SiluMulLinearCuda, Adds_the_gradient_of_the_weight_to_its_place) {

@@ -26,6 +26,20 @@ TEST(SiluMulLinear, Equals_its_parts_for_every_shape) {
         << at::IntArrayRef(shape);
 }
 
+TEST(SiluMulLinear, With_a_term_equals_its_parts) {
+  const auto with_term = [](const Tensors& in) -> Tensors {
+    return {silu_mul_linear(in[0], in[1], in[2], {{.a = in[3], .b = in[4], .scale = 0.5}})};
+  };
+  const auto parts = [](const Tensors& in) -> Tensors {
+    const at::Tensor product = at::silu(in[0]) * in[1];
+    return {at::linear(product, in[2]) + 0.5 * at::linear(at::linear(product, in[3]), in[4])};
+  };
+  EXPECT_LT(worst_difference(
+                with_term, parts,
+                {values({2, 3, 7}, 1), values({2, 3, 7}, 2), values({4, 7}, 3), values({2, 7}, 4), values({4, 2}, 5)}),
+            1e-13);
+}
+
 TEST(SiluMulLinear, Refuses_shapes_and_dtypes_that_do_not_fit) {
   EXPECT_THROW((void)silu_mul_linear(values({3, 7}, 1), values({3, 6}, 2), values({4, 7}, 3)), ConfigError);
   EXPECT_THROW((void)silu_mul_linear(values({3, 7}, 1), values({3, 7}, 2), values({4, 6}, 3)), ConfigError);
@@ -50,12 +64,20 @@ TEST(SiluMulLinear, Keeps_gate_and_up_alone_where_there_is_a_kernel) {
   const at::Tensor gate = at::empty({8192, 6144}, bf16).requires_grad_();
   const at::Tensor up = at::empty({8192, 6144}, bf16).requires_grad_();
   const at::Tensor weight = at::empty({2048, 6144}, bf16).requires_grad_();
-  const MetaMemory memory;
-  const at::Tensor out = silu_mul_linear(gate, up, weight);
-  EXPECT_EQ(memory.live_bytes(), static_cast<std::int64_t>(out.nbytes()));
-  out.backward(at::empty_like(out));
+  const at::Tensor a = at::empty({16, 6144}, bf16).requires_grad_();
+  const at::Tensor b = at::empty({2048, 16}, bf16).requires_grad_();
+  for (const bool has_term : {false, true}) {
+    const MetaMemory memory;
+    const at::Tensor out = silu_mul_linear(
+        gate, up, weight, has_term ? std::vector<LowRankTerm>{{.a = a, .b = b}} : std::vector<LowRankTerm>());
+    const std::int64_t hidden_bytes = has_term ? 8192 * 16 * 2 : 0;  // of the product with A
+    EXPECT_EQ(memory.live_bytes(), static_cast<std::int64_t>(out.nbytes()) + hidden_bytes);
+    out.backward(at::empty_like(out));
+  }
   EXPECT_EQ(weight.grad().sizes(), weight.sizes());
   EXPECT_EQ(gate.grad().sizes(), gate.sizes());
+  EXPECT_EQ(a.grad().sizes(), a.sizes());
+  EXPECT_EQ(b.grad().sizes(), b.sizes());
 }
 
 }  // namespace

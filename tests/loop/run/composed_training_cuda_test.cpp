@@ -49,6 +49,12 @@ TEST_F(ComposedTrainingCuda, Of_checkpointed_layers_and_a_tied_head_is_as_in_a_r
 
 TEST_F(ComposedTrainingCuda, Of_packed_documents_is_as_in_a_row) { expect_as_in_a_row({.rows = Rows::kPacked}); }
 
+TEST_F(ComposedTrainingCuda, Of_adapters_is_as_in_a_row) {
+  expect_as_in_a_row(
+      {.has_experts = true,
+       .adapters = LoraConfig{.module_name_pattern = ".*_proj", .params = {.r = 2, .alpha = 4.0, .dropout = 0.0}}});
+}
+
 // Gradients have a wider dtype than the parameters and are collected in buckets.
 TEST_F(ComposedTrainingCuda, With_buckets_is_the_same_in_each_run) {
   PipelineJob job{.schedule = DualPipeVScheduleConfig{},
