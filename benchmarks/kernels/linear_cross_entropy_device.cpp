@@ -140,11 +140,10 @@ void measure_shape(DeviceTable& table, const Shape& shape) {
     kernels::linear_cross_entropy(hidden, placed, inputs.targets, {.gradients_in_forward = true}).loss.sum().backward();
     hidden.mutable_grad() = at::Tensor();
   });
-  const kernels::detail::LinearCrossEntropyInput plain{.hidden = inputs.hidden.detach(),
-                                                       .weights = {inputs.weight.detach()},
+  const kernels::detail::LinearCrossEntropyInput plain{.products = {{inputs.hidden.detach(), {inputs.weight.detach()}}},
                                                        .targets = inputs.targets,
                                                        .chunk_size = std::int64_t{1} << 26};
-  const kernels::detail::LinearCrossEntropyWanted wanted{.hidden = true, .weights = {true}};
+  const kernels::detail::LinearCrossEntropyWanted wanted{.products = {{.hidden = true, .weights = {true}}}};
   if (shape.sweeps_chunks) {
     for (const std::int64_t rows : {2048, 4096}) {
       for (const std::int64_t columns : {4224, 8448}) {
@@ -166,11 +165,11 @@ void measure_shape(DeviceTable& table, const Shape& shape) {
         inputs);
   });
   at::Tensor logits = at::empty({shape.rows, shape.vocabulary}, options);
-  at::Tensor grad_hidden = at::empty_like(plain.hidden), grad_weight = at::empty_like(plain.weights[0]);
+  at::Tensor grad_hidden = at::empty_like(plain.hidden()), grad_weight = at::empty_like(plain.weights()[0]);
   measure("the three products alone", 3, [&] {
-    at::mm_out(logits, plain.hidden, plain.weights[0].t());
-    at::mm_out(grad_hidden, logits, plain.weights[0]);
-    at::mm_out(grad_weight, logits.t(), plain.hidden);
+    at::mm_out(logits, plain.hidden(), plain.weights()[0].t());
+    at::mm_out(grad_hidden, logits, plain.weights()[0]);
+    at::mm_out(grad_weight, logits.t(), plain.hidden());
   });
 }
 

@@ -50,6 +50,26 @@ void check_tensors(const at::Tensor& hidden, at::TensorList weight, const at::Te
             "[kernels::linear_cross_entropy] expected a vocabulary, got no rows of weight. Pass at least one.");
 }
 
+// Of the term of low rank.
+void check_low_rank(const at::Tensor& hidden, at::TensorList weight, const LowRankLogits& term) {
+  D9D_CHECK(term.hidden.dim() == hidden.dim() &&
+                term.hidden.sizes().slice(0, term.hidden.dim() - 1) == hidden.sizes().slice(0, hidden.dim() - 1),
+            ConfigError, "[kernels::linear_cross_entropy] expected low_rank.hidden [..., S, r] beside hidden ",
+            hidden.sizes(), ", got ", term.hidden.sizes(), ". Align the two.");
+  check_same_kind(hidden, term.hidden, "low_rank.hidden");
+  D9D_CHECK(term.weights.size() == weight.size(), ConfigError,
+            "[kernels::linear_cross_entropy] expected a low_rank.weights for each of ", weight.size(), " weights, got ",
+            term.weights.size(), ". Pass one a split of the vocabulary.");
+  for (std::size_t split = 0; split < weight.size(); ++split) {
+    const at::Tensor& narrow = term.weights[split];
+    D9D_CHECK(narrow.dim() == 2 && narrow.size(0) == weight[split].size(0) && narrow.size(1) == term.hidden.size(-1),
+              ConfigError, "[kernels::linear_cross_entropy] expected low_rank.weights of ", weight[split].size(0),
+              " rows and r = ", term.hidden.size(-1), " columns, got ", narrow.sizes(),
+              ". They are cut as the weights are.");
+    check_same_kind(hidden, narrow, "low_rank.weights");
+  }
+}
+
 void check_options(const at::Tensor& hidden, at::TensorList weight, const at::Tensor& targets,
                    const LinearCrossEntropyOptions& options) {
   if (options.bias) {
@@ -58,6 +78,7 @@ void check_options(const at::Tensor& hidden, at::TensorList weight, const at::Te
               options.bias->sizes(), ". One bias covers all weight splits.");
     check_same_kind(hidden, *options.bias, "bias");
   }
+  if (options.low_rank) check_low_rank(hidden, weight, *options.low_rank);
   D9D_CHECK(!options.softcap || *options.softcap > 0, ConfigError,
             "[kernels::linear_cross_entropy] expected softcap > 0, got ", *options.softcap,
             ". Leave it unset for none.");
@@ -124,16 +145,17 @@ bool is_multiple_of_sum(const variable_list& grads) {
 }
 
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
-  static constexpr const char* kGradients = "gradients";  // of hidden, weights, bias; undefined if not computed
+  static constexpr const char* kGradients = "gradients";  // of factors and bias; undefined if not computed
 
-  // wanted: for hidden, each weight and the bias, whether forward computes its gradient; empty if it computes none.
-  static variable_list forward(AutogradContext* context, const at::Tensor& hidden, const at::TensorList& weights,
+  // factors: for each product its hidden and its num_weights weights. wanted: for each of them and the bias, whether
+  // forward computes its gradient; empty if it computes none.
+  static variable_list forward(AutogradContext* context, const at::TensorList& factors, std::int64_t num_weights,
                                const std::optional<at::Tensor>& bias, const at::Tensor& targets,
                                std::optional<double> softcap, double z_loss_weight,
                                std::optional<std::int64_t> chunk_size, const detail::GradientFilter& filter,
                                const std::vector<bool>& wanted) {
-    detail::LinearCrossEntropyInput input{.hidden = hidden,
-                                          .weights = weights.vec(),
+    const at::Tensor& hidden = factors.front();
+    detail::LinearCrossEntropyInput input{.products = products_of(factors, num_weights),
                                           .bias = bias.value_or(at::Tensor()),
                                           .targets = targets,
                                           .softcap = softcap,
@@ -144,7 +166,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     context->saved_data["chunk_size"] = input.chunk_size;
     if (!wanted.empty()) {
       input.chunk_size = chunk_size.value_or(kChunkWithGradients);
-      auto result = detail::linear_cross_entropy_with_gradients_cuda(input, by_name(wanted),
+      auto result = detail::linear_cross_entropy_with_gradients_cuda(input, by_name(wanted, num_weights),
                                                                      detail::chunks_with_gradients(input));
       output = std::move(result.forward);
       context->saved_data[kGradients] = in_order(std::move(result.backward));
@@ -152,15 +174,16 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       output = detail::has_cuda_kernels(hidden) ? detail::linear_cross_entropy_forward_cuda(input)
                                                 : detail::linear_cross_entropy_forward_aten(input);
     }
-    variable_list saved = {hidden, input.bias, targets, output.lse};
-    saved.insert(saved.end(), weights.begin(), weights.end());
+    variable_list saved = {input.bias, targets, output.lse};
+    saved.insert(saved.end(), factors.begin(), factors.end());
     context->save_for_backward(std::move(saved));
     context->saved_data["softcap"] = softcap;
     context->saved_data["z_loss_weight"] = z_loss_weight;
     context->saved_data["filter_eps"] = filter.eps;
     context->saved_data["filters_hidden"] = filter.of_hidden;
     context->saved_data["filters_weights"] = filter.of_weights;
-    context->saved_data["num_weights"] = static_cast<std::int64_t>(weights.size());
+    context->saved_data["num_weights"] = num_weights;
+    context->saved_data["num_factors"] = static_cast<std::int64_t>(factors.size());
     context->saved_data["has_bias"] = bias.has_value();
     context->set_materialize_grads(false);
     return {output.loss, output.lse};
@@ -168,19 +191,20 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     detail::check_first_order("linear_cross_entropy");
-    const auto num_weights = static_cast<std::size_t>(context->saved_data["num_weights"].toInt());
+    const std::int64_t num_weights = context->saved_data["num_weights"].toInt();
+    const auto num_factors = static_cast<std::size_t>(context->saved_data["num_factors"].toInt());
     std::vector<bool> wanted;
-    for (std::size_t i = 0; i < num_weights + 1; ++i) wanted.push_back(context->needs_input_grad(i));
-    wanted.push_back(context->saved_data["has_bias"].toBool() && context->needs_input_grad(num_weights + 1));
-    variable_list result(num_weights + 8);
+    for (std::size_t i = 0; i < num_factors; ++i) wanted.push_back(context->needs_input_grad(i));
+    wanted.push_back(context->saved_data["has_bias"].toBool() && context->needs_input_grad(num_factors));
+    constexpr std::size_t kNumOthers = 8;  // arguments that are not factors
+    variable_list result(num_factors + kNumOthers);
     if (!grads[0].defined() && !grads[1].defined()) return result;
-    variable_list made = take_gradients(context, grads, wanted);
+    variable_list made = take_gradients(context, grads, wanted, num_weights);
     if (made.empty()) {
-      detail::LinearCrossEntropyWanted by_names = by_name(wanted);
-      by_names.places = places(wanted);
-      made = in_order(compute_gradients(context, grads, by_names));
+      made = in_order(compute_gradients(context, grads, by_name(wanted, num_weights, places(wanted, num_weights))));
     }
-    std::move(made.begin(), made.end(), result.begin());
+    std::move(made.begin(), made.begin() + num_factors, result.begin());
+    result[num_factors + 1] = std::move(made.back());  // num_weights comes before the bias
     return result;
   }
 
@@ -191,21 +215,46 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
             .of_weights = context->saved_data["filters_weights"].toBool()};
   }
 
-  static detail::LinearCrossEntropyWanted by_name(const std::vector<bool>& wanted) {
-    return {.hidden = wanted.front(), .weights = {wanted.begin() + 1, wanted.end() - 1}, .bias = wanted.back()};
+  // Products of consecutive factors.
+  static std::vector<detail::LogitFactors> products_of(at::TensorList factors, std::int64_t num_weights) {
+    std::vector<detail::LogitFactors> products;
+    for (auto hidden = factors.begin(); hidden != factors.end(); hidden += 1 + num_weights)
+      products.push_back({.hidden = *hidden, .weights = {hidden + 1, hidden + 1 + num_weights}});
+    return products;
   }
 
-  // The gradient places of the weights whose gradients are wanted. The caller must fill them right away.
-  static std::vector<std::optional<GradientPlace>> places(const std::vector<bool>& wanted) {
-    std::vector<std::optional<GradientPlace>> result(wanted.size() - 2);
-    for (std::size_t i = 0; i < result.size(); ++i)
-      if (wanted[1 + i]) result[i] = gradient_place(1 + i);
+  static bool is_weight(std::size_t factor, std::int64_t num_weights) { return factor % (1 + num_weights) != 0; }
+
+  using Places = std::vector<std::optional<GradientPlace>>;  // for each factor
+  static detail::LinearCrossEntropyWanted by_name(const std::vector<bool>& wanted, std::int64_t num_weights,
+                                                  const Places& places = {}) {
+    detail::LinearCrossEntropyWanted result{.products = {}, .bias = wanted.back()};
+    for (std::size_t i = 0; i + 1 < wanted.size(); ++i) {
+      if (!is_weight(i, num_weights)) {
+        result.products.push_back({.hidden = wanted[i]});
+        continue;
+      }
+      result.products.back().weights.push_back(wanted[i]);
+      if (!places.empty()) result.products.back().places.push_back(places[i]);
+    }
     return result;
   }
 
+  // The gradient places of the weights whose gradients are wanted. The caller must fill them right away.
+  static Places places(const std::vector<bool>& wanted, std::int64_t num_weights) {
+    Places result(wanted.size() - 1);
+    for (std::size_t i = 0; i < result.size(); ++i)
+      if (wanted[i] && is_weight(i, num_weights)) result[i] = gradient_place(i);
+    return result;
+  }
+
+  // Of the factors and the bias.
   static variable_list in_order(detail::LinearCrossEntropyBackward gradients) {
-    variable_list result = {std::move(gradients.hidden)};
-    std::move(gradients.weights.begin(), gradients.weights.end(), std::back_inserter(result));
+    variable_list result;
+    for (detail::LogitFactors& product : gradients.products) {
+      result.push_back(std::move(product.hidden));
+      std::move(product.weights.begin(), product.weights.end(), std::back_inserter(result));
+    }
     result.push_back(std::move(gradients.bias));
     return result;
   }
@@ -213,19 +262,17 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   // The gradients that forward computed, scaled by grads[0]. Each is handed out only once. Empty if they do not fit
   // `grads`, or if a wanted one was handed out before or not computed.
   static variable_list take_gradients(AutogradContext* context, const variable_list& grads,
-                                      const std::vector<bool>& wanted) {
+                                      const std::vector<bool>& wanted, std::int64_t num_weights) {
     if (!is_multiple_of_sum(grads)) context->saved_data.erase(kGradients);  // frees memory for recomputing them
     if (context->saved_data.find(kGradients) == context->saved_data.end()) return {};
     c10::List<at::Tensor> kept = context->saved_data[kGradients].toTensorList();
     for (std::size_t i = 0; i < wanted.size(); ++i)
       if (wanted[i] && !kept.get(i).defined()) return {};
-    const std::vector<std::optional<GradientPlace>> places_of_weights = places(wanted);
+    Places all = places(wanted, num_weights);
+    all.emplace_back();  // of the bias
     variable_list result(wanted.size());
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      if (!wanted[i]) continue;
-      const bool is_weight = i > 0 && i + 1 < wanted.size();
-      result[i] = scaled(kept.extract(i), grads[0], is_weight ? places_of_weights[i - 1] : std::nullopt);
-    }
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+      if (wanted[i]) result[i] = scaled(kept.extract(i), grads[0], all[i]);
     return result;
   }
 
@@ -245,27 +292,27 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static detail::LinearCrossEntropyBackward compute_gradients(AutogradContext* context, const variable_list& grads,
                                                               const detail::LinearCrossEntropyWanted& wanted) {
     const variable_list saved = context->get_saved_variables();
-    const detail::LinearCrossEntropyInput input{.hidden = saved[0],
-                                                .weights = {saved.begin() + 4, saved.end()},
-                                                .bias = saved[1],
-                                                .targets = saved[2],
-                                                .softcap = context->saved_data["softcap"].toOptional<double>(),
-                                                .z_loss_weight = context->saved_data["z_loss_weight"].toDouble(),
-                                                .chunk_size = context->saved_data["chunk_size"].toInt(),
-                                                .filter = saved_filter(context)};
-    return detail::has_cuda_kernels(input.hidden)
-               ? detail::linear_cross_entropy_backward_cuda(input, saved[3], grads[0], grads[1], wanted)
-               : detail::linear_cross_entropy_backward_aten(input, saved[3], grads[0], grads[1], wanted);
+    const variable_list factors(saved.begin() + 3, saved.end());
+    const detail::LinearCrossEntropyInput input{
+        .products = products_of(factors, context->saved_data["num_weights"].toInt()),
+        .bias = saved[0],
+        .targets = saved[1],
+        .softcap = context->saved_data["softcap"].toOptional<double>(),
+        .z_loss_weight = context->saved_data["z_loss_weight"].toDouble(),
+        .chunk_size = context->saved_data["chunk_size"].toInt(),
+        .filter = saved_filter(context)};
+    return detail::has_cuda_kernels(input.hidden())
+               ? detail::linear_cross_entropy_backward_cuda(input, saved[2], grads[0], grads[1], wanted)
+               : detail::linear_cross_entropy_backward_aten(input, saved[2], grads[0], grads[1], wanted);
   }
 };
 
-// Which gradients the backward of this call may ask for: of hidden, each weight, and the bias. Empty if forward does
-// not compute gradients.
-std::vector<bool> wanted_in_forward(const at::Tensor& hidden, at::TensorList weights,
-                                    const LinearCrossEntropyOptions& options) {
-  if (!c10::GradMode::is_enabled() || !makes_gradients_in_forward(hidden, options)) return {};
-  std::vector<bool> wanted = {hidden.requires_grad()};
-  for (const at::Tensor& weight : weights) wanted.push_back(weight.requires_grad());
+// Which gradients the backward of this call may ask for: of each factor, and the bias. Empty if forward does not
+// compute gradients.
+std::vector<bool> wanted_in_forward(at::TensorList factors, const LinearCrossEntropyOptions& options) {
+  if (!c10::GradMode::is_enabled() || !makes_gradients_in_forward(factors.front(), options)) return {};
+  std::vector<bool> wanted;
+  for (const at::Tensor& factor : factors) wanted.push_back(factor.requires_grad());
   wanted.push_back(options.bias && options.bias->requires_grad());
   return std::ranges::find(wanted, true) == wanted.end() ? std::vector<bool>{} : wanted;
 }
@@ -290,10 +337,16 @@ LinearCrossEntropyOutput linear_cross_entropy(const at::Tensor& hidden, at::Tens
   check_options(hidden, weight, targets, options);
   const at::Tensor row_targets =
       checked_targets(shifted(targets, options), options.ignore_index, vocabulary_size(weight));
-  const variable_list rows =
-      LinearCrossEntropy::apply(hidden.reshape({targets.numel(), hidden.size(-1)}), weight, options.bias,
-                                row_targets.reshape(-1).contiguous(), options.softcap, options.z_loss_weight,
-                                options.chunk_size, filter_of(options), wanted_in_forward(hidden, weight, options));
+  std::vector<at::Tensor> factors = {hidden.reshape({targets.numel(), hidden.size(-1)})};
+  factors.insert(factors.end(), weight.begin(), weight.end());
+  if (options.low_rank) {
+    const LowRankLogits& term = *options.low_rank;
+    factors.push_back(term.hidden.reshape({targets.numel(), term.hidden.size(-1)}));
+    factors.insert(factors.end(), term.weights.begin(), term.weights.end());
+  }
+  const variable_list rows = LinearCrossEntropy::apply(
+      at::TensorList(factors), std::ssize(weight), options.bias, row_targets.reshape(-1).contiguous(), options.softcap,
+      options.z_loss_weight, options.chunk_size, filter_of(options), wanted_in_forward(factors, options));
   const auto at_targets = [&](const at::Tensor& of_rows) {
     return unshifted(of_rows.view(targets.sizes()), options.shift);
   };

@@ -4,6 +4,8 @@
 //
 //   z = softcap(hidden * weight^T + bias)     lse = logsumexp(z)     loss = lse - z[target] + z_loss_weight * lse^2
 //
+// A head with an adapter adds a product of low rank to hidden * weight^T, without a further pass over the logits.
+//
 // Example
 //   const auto output = kernels::linear_cross_entropy(hidden, head->weight(), labels);      // loss [B, S], fp32
 //   const kernels::LinearCrossEntropyOptions options{.reduction = kernels::Reduction::kMean};
@@ -12,6 +14,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -23,10 +26,17 @@ enum class Reduction : std::uint8_t {
   kSum,
 };
 
+// A term u * B^T of the logits: of an adapter B A of the weight, where u = scale * hidden A^T.
+struct LowRankLogits {
+  at::Tensor hidden;                // u [..., S, r], hidden's dtype
+  std::vector<at::Tensor> weights;  // B [V_s, r] for each weight, hidden's dtype
+};
+
 struct LinearCrossEntropyOptions {
-  std::optional<at::Tensor> bias = {};  // [V], hidden's dtype
-  std::int64_t ignore_index = -100;     // rows with this target have loss and lse exactly 0 and no gradient
-  std::optional<double> softcap = {};   // > 0: z = softcap * tanh(z / softcap)
+  std::optional<at::Tensor> bias = {};         // [V], hidden's dtype
+  std::optional<LowRankLogits> low_rank = {};  // added before the softcap
+  std::int64_t ignore_index = -100;            // rows with this target have loss and lse exactly 0 and no gradient
+  std::optional<double> softcap = {};          // > 0: z = softcap * tanh(z / softcap)
   Reduction reduction = Reduction::kNone;
   std::int64_t shift = 0;    // hidden state s predicts target s + shift; 0 <= shift < S
   double z_loss_weight = 0;  // weight of the penalty lse^2 (PaLM, arXiv:2204.02311), which is part of the loss
@@ -69,12 +79,13 @@ struct LinearCrossEntropyOutput {
 //           out where all |g[t, v]| < filter_eps * s[t]. So with sums over what was left out
 //             |error of hidden's gradient [t, h]| <= filter_eps * s[t] * sum_v |weight[v, h]|
 //             |error of a weight's gradient [v, h]| <= filter_eps * sum_t s[t] * |hidden[t, h]|
+//           and the same for a term of low rank, with u as hidden and B as the weight.
 //           On a CPU a tile is one row of a weight by the targets of a chunk, up to 1,024, and its products are
 //           skipped. On a GPU with this op's kernels it is one target by 256 rows of a weight, and the gradient of its
 //           logits becomes zero, after it was rounded to half precision: the products take as long, or less where a
 //           limit of power slows them. So results differ between devices, chunk sizes and ranks, within the bound. A
 //           rank that has a part of the vocabulary compares the softmax over its own part.
-// Differentiable once in hidden, every weight and bias, through loss and lse. Saves its inputs and lse; computes only
+// Differentiable once in hidden, every weight, bias and both factors of low_rank, through loss and lse. Saves its inputs and lse; computes only
 // the gradients that a backward asks for. Memory beyond inputs, outputs and gradients: about chunk_size * (1 + H /
 // 1024) wide numbers (fp32, or fp64 for fp64 hidden) and, for half precision on a CPU, a wide copy of hidden; with
 // gradients in forward chunk_size half-precision numbers, 2^24 wide ones, the rows of hidden of a chunk and, with more

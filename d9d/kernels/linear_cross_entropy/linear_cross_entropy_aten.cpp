@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 
 #include <ATen/ATen.h>
@@ -46,36 +47,44 @@ struct Block {
 class ChunkedLogits {
  public:
   explicit ChunkedLogits(const LinearCrossEntropyInput& input)
-      : input_(input), wide_(at::toOpMathType(input.hidden.scalar_type())), hidden_(factor(input.hidden)) {
-    const std::int64_t num_rows = std::max<std::int64_t>(1, hidden_.size(0));
-    const std::int64_t chunk_rows = std::min({num_rows, max_chunk_rows(hidden_), input.chunk_size});
+      : input_(input), wide_(at::toOpMathType(input.hidden().scalar_type())) {
+    for (const LogitFactors& product : input.products) hidden_.push_back(factor(product.hidden));
+    const at::Tensor& hidden = hidden_.front();
+    const std::int64_t num_rows = std::max<std::int64_t>(1, hidden.size(0));
+    const std::int64_t chunk_rows = std::min({num_rows, max_chunk_rows(hidden), input.chunk_size});
     const std::int64_t block_size = input.chunk_size / chunk_rows;
     // Tensor cores are fast for sizes that are multiples of 8.
-    const std::int64_t unit = hidden_.is_cpu() ? 1 : 64;
-    rows_ = cut(hidden_.size(0), chunk_rows, 1);
+    const std::int64_t unit = hidden.is_cpu() ? 1 : 64;
+    rows_ = cut(hidden.size(0), chunk_rows, 1);
     std::int64_t first = 0;
     std::int64_t largest = 0;
-    for (std::size_t split = 0; split < input.weights.size(); ++split) {
-      for (const Range& piece : cut(input.weights[split].size(0), block_size, unit)) {
+    for (std::size_t split = 0; split < input.weights().size(); ++split) {
+      for (const Range& piece : cut(input.weights()[split].size(0), block_size, unit)) {
         blocks_.push_back({.split = split, .in_split = piece, .in_vocabulary = {first + piece.begin, piece.size}});
         largest = std::max(largest, piece.size);
       }
-      first += input.weights[split].size(0);
+      first += input.weights()[split].size(0);
     }
-    buffer_ = at::empty({chunk_rows * largest}, hidden_.options().dtype(wide_));
+    buffer_ = at::empty({chunk_rows * largest}, hidden.options().dtype(wide_));
   }
 
   const std::vector<Range>& rows() const { return rows_; }
   const std::vector<Block>& blocks() const { return blocks_; }
-  at::Tensor hidden(const Range& rows) const { return hidden_.narrow(0, rows.begin, rows.size); }
-  at::Tensor weight(const Block& block) const {
-    return factor(input_.weights[block.split].narrow(0, block.in_split.begin, block.in_split.size));
+  at::Tensor hidden(std::size_t product, const Range& rows) const {
+    return hidden_[product].narrow(0, rows.begin, rows.size);
+  }
+  // The rows of each product's weight.
+  std::vector<at::Tensor> weights(const Block& block) const {
+    std::vector<at::Tensor> result;
+    for (const LogitFactors& product : input_.products)
+      result.push_back(factor(product.weights[block.split].narrow(0, block.in_split.begin, block.in_split.size)));
+    return result;
   }
 
   // Converts a tensor to the dtype that products take: a GPU multiplies half precision directly and sums in fp32, on a
   // CPU factors are widened first.
   at::Tensor factor(const at::Tensor& tensor) const {
-    return tensor.is_cpu() ? tensor.to(wide_) : tensor.to(input_.hidden.scalar_type());
+    return tensor.is_cpu() ? tensor.to(wide_) : tensor.to(input_.hidden().scalar_type());
   }
   // out = a b; out has the accumulator's dtype.
   void multiply(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) const {
@@ -95,10 +104,12 @@ class ChunkedLogits {
   }
 
   // The logits [rows, columns of the block], valid until the next call.
-  at::Tensor compute(const Range& rows, const Block& block, const at::Tensor& block_weight) const {
+  at::Tensor compute(const Range& rows, const Block& block, const std::vector<at::Tensor>& block_weights) const {
     const std::int64_t num_columns = block.in_vocabulary.size;
     at::Tensor logits = buffer_.narrow(0, 0, rows.size * num_columns).view({rows.size, num_columns});
-    multiply(logits, hidden(rows), block_weight.t());
+    multiply(logits, hidden(0, rows), block_weights.front().t());
+    for (std::size_t product = 1; product < block_weights.size(); ++product)
+      accumulate(logits, hidden(product, rows), block_weights[product].t());
     if (input_.bias.defined()) logits.add_(input_.bias.narrow(0, block.in_vocabulary.begin, num_columns));
     if (input_.softcap) logits.div_(*input_.softcap).tanh_().mul_(*input_.softcap);
     return logits;
@@ -107,7 +118,7 @@ class ChunkedLogits {
  private:
   const LinearCrossEntropyInput& input_;
   at::ScalarType wide_;
-  at::Tensor hidden_;
+  std::vector<at::Tensor> hidden_;  // of each product
   std::vector<Range> rows_;
   std::vector<Block> blocks_;
   at::Tensor buffer_;
@@ -170,21 +181,69 @@ Factor filtered(const at::Tensor& grad_logits, const at::Tensor& is_kept) {
   return {.grad_logits = grad_logits.index_select(1, columns), .columns = columns};
 }
 
+// Sums the gradients of the factors of a product, one block of the vocabulary after another.
+class FactorSums {
+ public:
+  FactorSums(const LogitFactors& factors, const WantedOfFactors& wanted, const at::TensorOptions& wide)
+      : factors_(factors),
+        wanted_(wanted),
+        wide_(wide),
+        grad_hidden_(wanted.hidden ? at::zeros(factors.hidden.sizes(), wide) : at::Tensor()),
+        result_{.hidden = {}, .weights = empty_weight_gradients(factors, wanted, factors.hidden.scalar_type())} {}
+
+  bool needs(const Block& block) const { return wanted_.hidden || wanted_.weights[block.split]; }
+  void begin(const Block& block) {
+    grad_weight_ =
+        wanted_.weights[block.split] ? at::zeros({block.in_split.size, factors_.hidden.size(1)}, wide_) : at::Tensor();
+  }
+  // hidden, weight: the factors of the chunk.
+  void add(const ChunkedLogits& logits, const Range& rows, const at::Tensor& hidden, const at::Tensor& weight,
+           const Factor& of_hidden, const Factor& of_weights) const {
+    if (grad_hidden_.defined()) {
+      logits.accumulate(grad_hidden_.narrow(0, rows.begin, rows.size), of_hidden.grad_logits,
+                        of_hidden.columns.defined() ? weight.index_select(0, of_hidden.columns) : weight);
+    }
+    if (!grad_weight_.defined()) return;
+    const at::Tensor by_column = of_weights.grad_logits.t();
+    if (of_weights.columns.defined()) {
+      grad_weight_.index_add_(0, of_weights.columns, at::mm(by_column, hidden));
+    } else {
+      logits.accumulate(grad_weight_, by_column, hidden);
+    }
+  }
+  void finish(const Block& block) const {
+    if (!grad_weight_.defined()) return;
+    rows_of_place(weight_place(wanted_, result_, block.split), block.in_split.begin, block.in_split.size)
+        .put(grad_weight_);
+  }
+  LogitFactors result() const {
+    const at::Tensor hidden = grad_hidden_.defined() ? grad_hidden_.to(factors_.hidden.scalar_type()) : at::Tensor();
+    return {.hidden = hidden, .weights = result_.weights};
+  }
+
+ private:
+  const LogitFactors& factors_;
+  const WantedOfFactors& wanted_;
+  at::TensorOptions wide_;
+  at::Tensor grad_hidden_;
+  at::Tensor grad_weight_;  // of a block
+  LogitFactors result_;
+};
+
 }  // namespace
 
-std::vector<at::Tensor> empty_weight_gradients(const LinearCrossEntropyInput& input,
-                                               const LinearCrossEntropyWanted& wanted, at::ScalarType dtype) {
-  std::vector<at::Tensor> result(input.weights.size());
+std::vector<at::Tensor> empty_weight_gradients(const LogitFactors& factors, const WantedOfFactors& wanted,
+                                               at::ScalarType dtype) {
+  std::vector<at::Tensor> result(factors.weights.size());
   for (std::size_t split = 0; split < result.size(); ++split) {
     const bool has_place = split < wanted.places.size() && wanted.places[split];
-    const at::Tensor& weight = input.weights[split];
+    const at::Tensor& weight = factors.weights[split];
     if (wanted.weights[split] && !has_place) result[split] = at::empty(weight.sizes(), weight.options().dtype(dtype));
   }
   return result;
 }
 
-GradientPlace weight_place(const LinearCrossEntropyWanted& wanted, const LinearCrossEntropyBackward& result,
-                           std::size_t split) {
+GradientPlace weight_place(const WantedOfFactors& wanted, const LogitFactors& result, std::size_t split) {
   if (split < wanted.places.size() && wanted.places[split]) return *wanted.places[split];
   return {.tensor = result.weights[split], .has_values = false};
 }
@@ -195,14 +254,15 @@ GradientPlace rows_of_place(const GradientPlace& place, std::int64_t begin, std:
 
 LinearCrossEntropyForward linear_cross_entropy_forward_aten(const LinearCrossEntropyInput& input) {
   const ChunkedLogits logits(input);
-  const at::TensorOptions options = input.hidden.options().dtype(at::toOpMathType(input.hidden.scalar_type()));
-  const at::Tensor lse = at::full({input.hidden.size(0)}, -kInfinity, options);
+  const at::Tensor& hidden = input.hidden();
+  const at::TensorOptions options = hidden.options().dtype(at::toOpMathType(hidden.scalar_type()));
+  const at::Tensor lse = at::full({hidden.size(0)}, -kInfinity, options);
   if (lse.is_meta()) return {.loss = at::empty_like(lse), .lse = lse};
   const at::Tensor target_logit = at::full_like(lse, std::numeric_limits<double>::quiet_NaN());
   for (const Block& block : logits.blocks()) {
-    const at::Tensor weight = logits.weight(block);
+    const std::vector<at::Tensor> weights = logits.weights(block);
     for (const Range& rows : logits.rows()) {
-      const at::Tensor z = logits.compute(rows, block, weight);
+      const at::Tensor z = logits.compute(rows, block, weights);
       const TargetColumns targets = target_columns(input.targets.narrow(0, rows.begin, rows.size), block.in_vocabulary);
       at::Tensor row_target = target_logit.narrow(0, rows.begin, rows.size);
       row_target.copy_(at::where(targets.is_here, z.gather(1, targets.column).squeeze(1), row_target));
@@ -221,21 +281,17 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_aten(const LinearCrossE
                                                               const LinearCrossEntropyWanted& wanted) {
   const ChunkedLogits logits(input);
   const LogitGradient gradient = logit_gradient(input, lse, grad_loss, grad_lse);
-  const at::Tensor grad_hidden = wanted.hidden ? at::zeros(input.hidden.sizes(), lse.options()) : at::Tensor();
   const at::Tensor grad_bias = wanted.bias ? at::zeros(input.bias.sizes(), lse.options()) : at::Tensor();
-  LinearCrossEntropyBackward result{.weights = empty_weight_gradients(input, wanted, input.hidden.scalar_type())};
-  if (lse.is_meta()) {
-    if (wanted.hidden) result.hidden = at::empty_like(input.hidden);
-    if (wanted.bias) result.bias = at::empty_like(input.bias);
-    return result;
-  }
-  for (const Block& block : logits.blocks()) {
-    const bool wants_weight = wanted.weights[block.split];
-    if (!wants_weight && !wanted.hidden && !wanted.bias) continue;
-    const at::Tensor weight = logits.weight(block);
-    const at::Tensor grad_weight = wants_weight ? at::zeros(weight.sizes(), lse.options()) : at::Tensor();
+  std::vector<FactorSums> gradients;
+  for (std::size_t product = 0; product < input.products.size(); ++product)
+    gradients.emplace_back(input.products[product], wanted.products[product], lse.options());
+  for (const Block& block : lse.is_meta() ? std::vector<Block>() : logits.blocks()) {
+    const auto needs = [&](const FactorSums& of_product) { return of_product.needs(block); };
+    if (!wanted.bias && std::ranges::none_of(gradients, needs)) continue;
+    const std::vector<at::Tensor> weights = logits.weights(block);
+    for (FactorSums& of_product : gradients) of_product.begin(block);
     for (const Range& rows : logits.rows()) {
-      const at::Tensor z = logits.compute(rows, block, weight);
+      const at::Tensor z = logits.compute(rows, block, weights);
       const at::Tensor slope = input.softcap ? 1 - (z / *input.softcap).square_() : at::Tensor();
       const auto of_rows = [&](const at::Tensor& tensor) { return tensor.narrow(0, rows.begin, rows.size); };
       scaled_softmax_rows(z, of_rows(gradient.lse), of_rows(gradient.by_softmax));
@@ -245,28 +301,16 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_aten(const LinearCrossE
       const Factor all{.grad_logits = logits.factor(z), .columns = {}};
       Factor kept;
       if (input.filter.eps > 0) kept = filtered(all.grad_logits, kept_columns_aten(z, of_rows(gradient.threshold)));
-      if (wanted.hidden) {
-        const Factor& factor = input.filter.of_hidden ? kept : all;
-        logits.accumulate(of_rows(grad_hidden), factor.grad_logits,
-                          factor.columns.defined() ? weight.index_select(0, factor.columns) : weight);
-      }
-      if (wants_weight) {
-        const Factor& factor = input.filter.of_weights ? kept : all;
-        const at::Tensor by_column = factor.grad_logits.t();
-        if (factor.columns.defined()) {
-          grad_weight.index_add_(0, factor.columns, at::mm(by_column, logits.hidden(rows)));
-        } else {
-          logits.accumulate(grad_weight, by_column, logits.hidden(rows));
-        }
+      for (std::size_t product = 0; product < gradients.size(); ++product) {
+        gradients[product].add(logits, rows, logits.hidden(product, rows), weights[product],
+                               input.filter.of_hidden ? kept : all, input.filter.of_weights ? kept : all);
       }
       if (wanted.bias) grad_bias.narrow(0, block.in_vocabulary.begin, block.in_vocabulary.size).add_(z.sum(0));
     }
-    if (wants_weight) {
-      rows_of_place(weight_place(wanted, result, block.split), block.in_split.begin, block.in_split.size)
-          .put(grad_weight);
-    }
+    for (const FactorSums& of_product : gradients) of_product.finish(block);
   }
-  if (wanted.hidden) result.hidden = grad_hidden.to(input.hidden.scalar_type());
+  LinearCrossEntropyBackward result;
+  for (const FactorSums& of_product : gradients) result.products.push_back(of_product.result());
   if (wanted.bias) result.bias = grad_bias.to(input.bias.scalar_type());
   return result;
 }

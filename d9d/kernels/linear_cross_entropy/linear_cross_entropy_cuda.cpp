@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 #include <optional>
 
@@ -19,7 +20,7 @@ constexpr std::int64_t kMaxChunkRows = 8192;  // more do not make products faste
 // Chunks have many rows, so that the gradient of a weight is the sum of few products.
 LogitChunks chunks_of(const LinearCrossEntropyInput& input) {
   const std::int64_t num_rows =
-      std::clamp<std::int64_t>(input.hidden.size(0), 1, std::min(kMaxChunkRows, input.chunk_size));
+      std::clamp<std::int64_t>(input.hidden().size(0), 1, std::min(kMaxChunkRows, input.chunk_size));
   return {.num_rows = num_rows, .num_columns = std::max(kColumnUnit, input.chunk_size / num_rows)};
 }
 
@@ -78,11 +79,53 @@ class WeightGradient {
   bool has_values_ = false;  // sum_ has values to add to
 };
 
+// Sums the gradients of the factors of a product, one range of columns after another. Borrows its arguments.
+class FactorGradients {
+ public:
+  FactorGradients(const LogitBlocks& logits, std::size_t product, const WantedOfFactors& wanted,
+                  const LogitFactors& result)
+      : logits_(logits), product_(product), wanted_(wanted), result_(result) {
+    if (wanted.hidden) grad_hidden_ = at::zeros(result.hidden.sizes(), logits.wide_options());
+  }
+
+  [[nodiscard]] bool needs(const ColumnRange& columns) const {
+    return wanted_.hidden || wanted_.weights[columns.split];
+  }
+  void begin(const ColumnRange& columns) {
+    grad_weight_.reset();
+    if (!wanted_.weights[columns.split]) return;
+    grad_weight_.emplace(rows_of_place(weight_place(wanted_, result_, columns.split), columns.begin, columns.size),
+                         logits_, logits_.hidden_dtype());
+  }
+  void add_of_hidden(const at::Tensor& grad_logits, const LogitRows& rows, const ColumnRange& columns) const {
+    if (!wanted_.hidden) return;
+    accumulate(grad_hidden_.narrow(0, rows.begin, rows.size), grad_logits, logits_.weight(product_, columns));
+  }
+  void add_of_weight(const at::Tensor& grad_logits, const LogitRows& rows) {
+    if (grad_weight_) grad_weight_->add(grad_logits, logits_.hidden(product_, rows));
+  }
+  void finish() const {
+    if (grad_weight_) grad_weight_->finish();
+  }
+  // After the last columns.
+  void finish_hidden() const {
+    if (wanted_.hidden) result_.hidden.copy_(grad_hidden_);
+  }
+
+ private:
+  const LogitBlocks& logits_;
+  const std::size_t product_;
+  const WantedOfFactors& wanted_;
+  const LogitFactors& result_;
+  at::Tensor grad_hidden_;
+  std::optional<WeightGradient> grad_weight_;  // of the columns
+};
+
 // Computes the losses and lse of all rows from the final statistics.
 void compute_losses(const LinearCrossEntropyInput& input, const RowStatistics& statistics,
                     LinearCrossEntropyForward& result) {
-  launch_cross_entropy_loss({.dtype = dtype_of(input.hidden),
-                             .num_rows = input.hidden.size(0),
+  launch_cross_entropy_loss({.dtype = dtype_of(input.hidden()),
+                             .num_rows = input.hidden().size(0),
                              .targets = input.targets.const_data_ptr<std::int64_t>(),
                              .max = statistics.max.const_data_ptr(),
                              .sum = statistics.sum.const_data_ptr(),
@@ -90,7 +133,7 @@ void compute_losses(const LinearCrossEntropyInput& input, const RowStatistics& s
                              .z_loss_weight = input.z_loss_weight,
                              .loss = result.loss.mutable_data_ptr(),
                              .lse = result.lse.mutable_data_ptr()},
-                            current_cuda_stream(input.hidden.device()));
+                            current_cuda_stream(input.hidden().device()));
 }
 
 }  // namespace
@@ -109,14 +152,14 @@ at::Tensor checked_targets_cuda(const at::Tensor& targets, std::int64_t ignore_i
 }
 
 LinearCrossEntropyForward linear_cross_entropy_forward_cuda(const LinearCrossEntropyInput& input) {
-  const c10::DeviceGuard guard(input.hidden.device());
+  const c10::DeviceGuard guard(input.hidden().device());
   const LogitBlocks logits(input, chunks_of(input));
-  const std::int64_t num_rows = input.hidden.size(0);
+  const std::int64_t num_rows = input.hidden().size(0);
   const RowStatistics statistics = no_statistics(num_rows, logits.wide_options());
   for (const ColumnRange& columns : logits.columns()) {
     for (const LogitRows& rows : logits.rows()) {
       launch_logit_statistics(statistics_args(logits.compute(rows, columns), statistics, rows),
-                              current_cuda_stream(input.hidden.device()));
+                              current_cuda_stream(input.hidden().device()));
     }
   }
   LinearCrossEntropyForward result{.loss = at::empty_like(statistics.max), .lse = at::empty_like(statistics.max)};
@@ -128,21 +171,18 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_cuda(const LinearCrossE
                                                               const at::Tensor& lse, const at::Tensor& grad_loss,
                                                               const at::Tensor& grad_lse,
                                                               const LinearCrossEntropyWanted& wanted) {
-  const c10::DeviceGuard guard(input.hidden.device());
+  const c10::DeviceGuard guard(input.hidden().device());
   const LogitBlocks logits(input, chunks_of(input));
-  LinearCrossEntropyBackward result = empty_gradients(input, wanted, input.hidden.scalar_type());
-  const at::Tensor grad_hidden = wanted.hidden ? at::zeros(input.hidden.sizes(), logits.wide_options()) : at::Tensor();
+  LinearCrossEntropyBackward result = empty_gradients(input, wanted, input.hidden().scalar_type());
+  std::vector<FactorGradients> gradients;
+  for (std::size_t product = 0; product < input.products.size(); ++product)
+    gradients.emplace_back(logits, product, wanted.products[product], result.products[product]);
   const bool is_filtered = input.filter.eps > 0;
-  const at::Tensor thresholds = is_filtered ? at::empty({input.hidden.size(0)}, logits.wide_options()) : at::Tensor();
+  const at::Tensor thresholds = is_filtered ? at::empty({input.hidden().size(0)}, logits.wide_options()) : at::Tensor();
   for (const ColumnRange& columns : logits.columns()) {
-    const bool wants_weight = wanted.weights[columns.split];
-    if (!wants_weight && !wanted.hidden && !wanted.bias) continue;
-    const at::Tensor weight = logits.weight(columns);
-    std::optional<WeightGradient> grad_weight;
-    if (wants_weight) {
-      grad_weight.emplace(rows_of_place(weight_place(wanted, result, columns.split), columns.begin, columns.size),
-                          logits, input.hidden.scalar_type());
-    }
+    const auto needs = [&](const FactorGradients& of_product) { return of_product.needs(columns); };
+    if (!wanted.bias && std::ranges::none_of(gradients, needs)) continue;
+    for (FactorGradients& of_product : gradients) of_product.begin(columns);
     for (const LogitRows& rows : logits.rows()) {
       launch_logit_gradient({.block = logits.compute(rows, columns),
                              .lse = data_of_rows(lse, rows),
@@ -153,7 +193,7 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_cuda(const LinearCrossE
                              .z_loss_weight = input.z_loss_weight,
                              .filter_eps = input.filter.eps,
                              .threshold = data_of_rows(thresholds, rows)},
-                            current_cuda_stream(input.hidden.device()));
+                            current_cuda_stream(input.hidden().device()));
       const at::Tensor grad_logits = logits.gradient(rows, columns);
       if (wanted.bias)
         result.bias.narrow(0, logits.split(columns.split).first + columns.begin, columns.size)
@@ -161,15 +201,15 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_cuda(const LinearCrossE
       around_filter(
           input.filter, [&] { clear_tiles_cuda_(grad_logits, thresholds.narrow(0, rows.begin, rows.size)); },
           [&] {
-            if (wanted.hidden) accumulate(grad_hidden.narrow(0, rows.begin, rows.size), grad_logits, weight);
+            for (const FactorGradients& of_product : gradients) of_product.add_of_hidden(grad_logits, rows, columns);
           },
           [&] {
-            if (grad_weight) grad_weight->add(grad_logits, logits.hidden(rows));
+            for (FactorGradients& of_product : gradients) of_product.add_of_weight(grad_logits, rows);
           });
     }
-    if (grad_weight) grad_weight->finish();
+    for (const FactorGradients& of_product : gradients) of_product.finish();
   }
-  if (wanted.hidden) result.hidden.copy_(grad_hidden);
+  for (const FactorGradients& of_product : gradients) of_product.finish_hidden();
   if (wanted.bias) result.bias = result.bias.to(input.bias.scalar_type());
   return result;
 }

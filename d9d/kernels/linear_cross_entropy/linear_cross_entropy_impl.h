@@ -4,6 +4,7 @@
 // contiguous targets.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -17,43 +18,53 @@
 namespace d9d::kernels::detail {
 
 // Legend   T = rows, H = hidden size, V = vocabulary, A = accumulator dtype: fp64 for fp64 hidden, otherwise fp32.
-struct LinearCrossEntropyInput {
+
+// A product that the logits have as a summand.
+struct LogitFactors {
   at::Tensor hidden;                // [T, H]
   std::vector<at::Tensor> weights;  // [V_s, H], in the order of the vocabulary
-  at::Tensor bias = {};             // [V] or undefined
-  at::Tensor targets;               // [T] int64: index in the vocabulary or kIgnored; others give a NaN loss
+};
+struct LinearCrossEntropyInput {
+  std::vector<LogitFactors> products;  // of hidden, and of a term of low rank; at least one, of the same T and V_s
+  at::Tensor bias = {};                // [V] or undefined
+  at::Tensor targets;                  // [T] int64: index in the vocabulary or kIgnored; others give a NaN loss
   std::optional<double> softcap = {};
   double z_loss_weight = 0;
   std::int64_t chunk_size = 0;
   GradientFilter filter = {};
+
+  [[nodiscard]] const at::Tensor& hidden() const { return products.front().hidden; }
+  [[nodiscard]] const std::vector<at::Tensor>& weights() const { return products.front().weights; }
 };
 
 struct LinearCrossEntropyForward {
   at::Tensor loss;  // [T], A; 0 where ignored
   at::Tensor lse;   // [T], A; 0 where ignored
 };
-struct LinearCrossEntropyWanted {
+struct WantedOfFactors {
   bool hidden = false;
   std::vector<bool> weights = {};
-  bool bias = false;
   // For each weight the place to which its gradient is written instead of being returned. May have fewer entries than
   // there are weights; the remaining weights have no place.
   std::vector<std::optional<GradientPlace>> places = {};
+
+  [[nodiscard]] bool any_weight() const { return std::ranges::find(weights, true) != weights.end(); }
+};
+struct LinearCrossEntropyWanted {
+  std::vector<WantedOfFactors> products = {};
+  bool bias = false;
 };
 struct LinearCrossEntropyBackward {  // in the inputs' dtypes; undefined if not wanted or written to a place
-  at::Tensor hidden;
-  std::vector<at::Tensor> weights;
+  std::vector<LogitFactors> products;
   at::Tensor bias;
 };
 
 // Uninitialised gradients in `dtype` of the weights whose gradients are wanted and have no place; the others are
 // undefined.
-[[nodiscard]] std::vector<at::Tensor> empty_weight_gradients(const LinearCrossEntropyInput& input,
-                                                             const LinearCrossEntropyWanted& wanted,
+[[nodiscard]] std::vector<at::Tensor> empty_weight_gradients(const LogitFactors& factors, const WantedOfFactors& wanted,
                                                              at::ScalarType dtype);
 // The destination of the gradient of weight `split`: its place, or else the gradient in `result`.
-[[nodiscard]] GradientPlace weight_place(const LinearCrossEntropyWanted& wanted,
-                                         const LinearCrossEntropyBackward& result, std::size_t split);
+[[nodiscard]] GradientPlace weight_place(const WantedOfFactors& wanted, const LogitFactors& result, std::size_t split);
 // The part of a destination that belongs to `size` rows of the weight from `begin` on.
 [[nodiscard]] GradientPlace rows_of_place(const GradientPlace& place, std::int64_t begin, std::int64_t size);
 
@@ -94,7 +105,7 @@ struct LogitChunks {
 // Forward together with the backward for grad_loss = 1, grad_lse = 0, in three matrix products. For chunks.num_rows
 // rows at a time it stores a half-precision number for each logit of the whole vocabulary. hidden is bf16 and has at
 // least one row. All sums are fp32. Gradients are bf16, except that those of weights are fp32 if there is more than
-// one chunk of rows; put_scaled_cuda() then rounds them. wanted.places is not used.
+// one chunk of rows; put_scaled_cuda() then rounds them. Places are not used.
 struct LinearCrossEntropyWithGradients {
   LinearCrossEntropyForward forward;
   LinearCrossEntropyBackward backward;

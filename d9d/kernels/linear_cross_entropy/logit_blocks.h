@@ -6,7 +6,7 @@
 //   for (const ColumnRange& columns : logits.columns())
 //     for (const LogitRows& rows : logits.rows()) {
 //       launch_logit_gradient({.block = logits.compute(rows, columns), ...}, stream);
-//       multiply(grad_weight, logits.gradient(rows, columns).t(), logits.hidden(rows));
+//       multiply(grad_weight, logits.gradient(rows, columns).t(), logits.hidden(0, rows));
 //     }
 #pragma once
 
@@ -50,21 +50,25 @@ class LogitBlocks {
   [[nodiscard]] const SplitColumns& split(std::size_t index) const { return splits_[index]; }
   [[nodiscard]] std::int64_t padded_vocabulary() const { return padded_vocabulary_; }
 
-  [[nodiscard]] at::Tensor hidden(const LogitRows& rows) const { return hidden_.narrow(0, rows.begin, rows.size); }
-  [[nodiscard]] at::Tensor weight(const ColumnRange& columns) const {
-    return input_.weights[columns.split].narrow(0, columns.begin, columns.size);
+  // The factors of a product.
+  [[nodiscard]] at::Tensor hidden(std::size_t product, const LogitRows& rows) const {
+    return hidden_[product].narrow(0, rows.begin, rows.size);
   }
+  [[nodiscard]] at::Tensor weight(std::size_t product, const ColumnRange& columns) const {
+    return input_.products[product].weights[columns.split].narrow(0, columns.begin, columns.size);
+  }
+  [[nodiscard]] at::ScalarType hidden_dtype() const { return input_.hidden().scalar_type(); }
   [[nodiscard]] at::TensorOptions wide_options() const { return buffer_.options(); }
   [[nodiscard]] const at::Tensor& buffer() const { return buffer_; }
 
-  // Computes hidden * weight^T into the buffer; the block is valid until the next call.
+  // Computes the sum of the products hidden * weight^T into the buffer; the block is valid until the next call.
   [[nodiscard]] LogitBlock compute(const LogitRows& rows, const ColumnRange& columns) const;
   // The view [rows, columns] in hidden's dtype to which launch_logit_gradient writes the gradients of the last block.
   [[nodiscard]] at::Tensor gradient(const LogitRows& rows, const ColumnRange& columns) const;
 
  private:
   const LinearCrossEntropyInput& input_;
-  at::Tensor hidden_;
+  std::vector<at::Tensor> hidden_;  // of each product
   at::Tensor bias_;
   std::vector<LogitRows> rows_;
   std::vector<ColumnRange> columns_;

@@ -27,6 +27,7 @@ using ::d9d::testing::peaked_case;
 using ::d9d::testing::share_of_bound;
 using ::d9d::testing::share_of_zeros;
 using ::d9d::testing::values;
+using ::d9d::testing::with_low_rank;
 
 constexpr double kEps = 1e-3;
 constexpr ::d9d::testing::TileSize kTile = {.rows = 1, .columns = detail::kFilterTileColumns};
@@ -86,6 +87,17 @@ TEST_F(GradientFilterCuda, Leaves_out_exactly_the_tiles_below_eps) {
       ASSERT_LT(share_of_zeros(kept), 0.9);
       expect_equal(on_gpu(one, all[index]), expected.gradients(kept), test::tolerance("fp64"));
     }
+  }
+}
+
+TEST_F(GradientFilterCuda, Leaves_out_the_same_tiles_of_a_term_of_low_rank) {
+  const FilterCase one = peaked_case({300, 0, 1, 499});
+  for (const LinearCrossEntropyOptions& options : filtered_options(kEps)) {
+    const FilterGradients expected = on_gpu(one, options);
+    expect_equal(
+        filter_gradients(one, options, with_low_rank, at::kDouble, kGpu),
+        {expected.hidden.cpu(), expected.weights.cpu(), expected.bias.defined() ? expected.bias.cpu() : at::Tensor()},
+        test::tolerance("fp64"));
   }
 }
 
@@ -186,19 +198,19 @@ TEST_F(GradientFilterCuda, Does_not_hide_nan) {
 TEST_F(GradientFilterCuda, Is_the_filter_of_the_cpu_where_there_are_no_kernels) {
   const FilterCase one = uniform_case({800});
   const detail::LinearCrossEntropyInput input{
-      .hidden = one.hidden.to(kGpu),
-      .weights = {one.weights[0].to(kGpu)},
+      .products = {{one.hidden.to(kGpu), {one.weights[0].to(kGpu)}}},
       .targets = one.targets.masked_fill(one.targets.eq(kIgnore), detail::kIgnored).to(kGpu),
       .chunk_size = std::int64_t{1} << 26,
       .filter = {.eps = kEps, .of_hidden = true, .of_weights = true}};
   const at::Tensor lse = detail::linear_cross_entropy_forward_aten(input).lse, grad_loss = one.grad_loss.to(kGpu);
   const auto work = [&] {
-    return detail::linear_cross_entropy_backward_aten(input, lse, grad_loss, {}, {.hidden = true, .weights = {true}});
+    return detail::linear_cross_entropy_backward_aten(input, lse, grad_loss, {},
+                                                      {.products = {{.hidden = true, .weights = {true}}}});
   };
   const detail::LinearCrossEntropyBackward there = work();
   const FilterGradients here = filter_gradients(one, {.filter_eps = kEps}, linear_cross_entropy);
-  test::expect_close("hidden", there.hidden.cpu(), here.hidden, test::tolerance("fp64"));
-  test::expect_close("weights", there.weights[0].cpu(), here.weights, test::tolerance("fp64"));
+  test::expect_close("hidden", there.products[0].hidden.cpu(), here.hidden, test::tolerance("fp64"));
+  test::expect_close("weights", there.products[0].weights[0].cpu(), here.weights, test::tolerance("fp64"));
   EXPECT_FALSE(test::waits_for_device([&] { (void)work(); }));
 }
 

@@ -28,6 +28,7 @@ using ::d9d::testing::peaked_case;
 using ::d9d::testing::share_of_bound;
 using ::d9d::testing::share_of_zeros;
 using ::d9d::testing::values;
+using ::d9d::testing::with_low_rank;
 
 constexpr double kEps = 1e-3;
 constexpr ::d9d::testing::TileSize kTile = {.rows = 1024, .columns = 1};  // all targets of these tests
@@ -44,6 +45,14 @@ TEST(GradientFilter, Leaves_out_exactly_the_tiles_below_eps) {
       expect_equal(filter_gradients(one, options, linear_cross_entropy), expected.gradients(kept),
                    test::tolerance("fp64 repeated"));
     }
+  }
+}
+
+TEST(GradientFilter, Leaves_out_the_same_tiles_of_a_term_of_low_rank) {
+  for (const LinearCrossEntropyOptions& options : filtered_options(kEps)) {
+    const FilterCase one = peaked_case({300, 0, 1, 499});
+    expect_equal(filter_gradients(one, options, with_low_rank), filter_gradients(one, options, linear_cross_entropy),
+                 test::tolerance("fp64 repeated"));
   }
 }
 

@@ -24,6 +24,7 @@ using ::d9d::testing::labels;
 using ::d9d::testing::leaf;
 using ::d9d::testing::ramp;
 using ::d9d::testing::values;
+using ::d9d::testing::with_low_rank;
 using Results = std::map<std::string, at::Tensor>;
 
 class LinearCrossEntropyCuda : public testing::CudaTest {};
@@ -80,8 +81,7 @@ std::pair<Results, Results> run(const Problem& problem, Op op, at::ScalarType dt
 // The composition of ATen operators that is used for chunks on other devices, for reduction none.
 std::pair<Results, Results> run_aten(const Problem& problem) {
   const detail::LinearCrossEntropyInput input{
-      .hidden = problem.hidden,
-      .weights = problem.weights,
+      .products = {{problem.hidden, problem.weights}},
       .bias = problem.options.bias.value_or(at::Tensor()),
       .targets = problem.targets.masked_fill(problem.targets.eq(kIgnore), detail::kIgnored),
       .softcap = problem.options.softcap,
@@ -89,19 +89,18 @@ std::pair<Results, Results> run_aten(const Problem& problem) {
       .chunk_size = std::int64_t{1} << 26};
   const auto [loss, lse] = detail::linear_cross_entropy_forward_aten(input);
   const std::vector<at::Tensor> grads = grads_of(problem, {.loss = loss, .lse = lse});
-  const auto result =
-      detail::linear_cross_entropy_backward_aten(input, lse, grads[0], grads.size() > 1 ? grads[1] : at::Tensor(),
-                                                 {.hidden = true,
-                                                  .weights = std::vector<bool>(problem.weights.size(), true),
-                                                  .bias = problem.options.bias.has_value()});
-  Results gradients = {{"hidden", result.hidden}, {"weights", at::cat(result.weights)}};
+  const auto result = detail::linear_cross_entropy_backward_aten(
+      input, lse, grads[0], grads.size() > 1 ? grads[1] : at::Tensor(),
+      {.products = {{.hidden = true, .weights = std::vector<bool>(problem.weights.size(), true)}},
+       .bias = problem.options.bias.has_value()});
+  Results gradients = {{"hidden", result.products[0].hidden}, {"weights", at::cat(result.products[0].weights)}};
   if (problem.options.bias) gradients["bias"] = result.bias;
   return {{{"loss", loss}, {"lse", lse}}, gradients};
 }
 
-void expect_no_worse_than_aten(const Problem& problem) {
+void expect_no_worse_than_aten(const Problem& problem, Op op = linear_cross_entropy) {
   const at::ScalarType dtype = problem.hidden.scalar_type();
-  const auto [outputs, gradients] = run(problem, linear_cross_entropy, dtype);
+  const auto [outputs, gradients] = run(problem, op, dtype);
   const auto [exact_outputs, exact_gradients] = run(problem, dense, at::kDouble);
   if (dtype == at::kDouble) {
     test::expect_all_close(outputs, exact_outputs, test::tolerance("fp64"));
@@ -133,6 +132,45 @@ TEST_F(LinearCrossEntropyCuda, Is_as_exact_as_aten_for_every_option) {
         }
       }
     }
+  }
+}
+
+TEST_F(LinearCrossEntropyCuda, Is_as_exact_as_aten_with_a_term_of_low_rank) {
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const bool in_forward : {false, true}) {
+      for (const bool is_uniform : {true, false}) {
+        for (const std::int64_t chunk_size : {64 * 203, 1 << 26}) {
+          SCOPED_TRACE(
+              cat(dtype, ", chunk size ", chunk_size, in_forward ? ", in forward" : "", is_uniform ? ", uniform" : ""));
+          Problem one = problem(203, 48, {311, 0, 1, 688}, dtype,
+                                {.bias = values({1000}, 4),
+                                 .softcap = 2.0,
+                                 .chunk_size = chunk_size,
+                                 .gradients_in_forward = in_forward});
+          one.is_uniform = is_uniform;
+          expect_no_worse_than_aten(one, with_low_rank);
+        }
+      }
+    }
+  }
+}
+
+// As the adapter of a frozen head: no gradient of the weight is made.
+TEST_F(LinearCrossEntropyCuda, Trains_a_term_of_low_rank_alone) {
+  for (const bool in_forward : {false, true}) {
+    const Problem one = problem(128, 48, {1000}, at::kBFloat16);
+    const LowRankLogits term{.hidden = leaf(values({128, 8}, 31).to(kGpu, at::kBFloat16)),
+                             .weights = {leaf((values({1000, 8}, 32) * 0.4).to(kGpu, at::kBFloat16))}};
+    const auto output = linear_cross_entropy(one.hidden, one.weights, one.targets,
+                                             {.low_rank = term, .gradients_in_forward = in_forward});
+    output.loss.sum().backward();
+    const at::Tensor hidden = leaf(at::cat({one.hidden, term.hidden}, 1).detach().to(at::kDouble));
+    const at::Tensor weight = leaf(at::cat({one.weights[0], term.weights[0]}, 1).detach().to(at::kDouble));
+    dense(hidden, weight, one.targets, {}).loss.sum().backward();
+    EXPECT_FALSE(one.weights[0].grad().defined());
+    const double rounding = 2e-2;  // bf16 gradients of logits and factors
+    EXPECT_LT(difference(term.hidden.grad(), hidden.grad().narrow(1, 48, 8)), rounding);
+    EXPECT_LT(difference(term.weights[0].grad(), weight.grad().narrow(1, 48, 8)), rounding);
   }
 }
 

@@ -22,6 +22,7 @@ using ::d9d::testing::kIgnore;
 using ::d9d::testing::labels;
 using ::d9d::testing::leaf;
 using ::d9d::testing::values;
+using ::d9d::testing::with_low_rank;
 using ::d9d::testing::worst_difference;
 
 struct Inputs {
@@ -30,7 +31,11 @@ struct Inputs {
   at::Tensor targets = labels({2, 9}, 20, 3);
 };
 
-double error_against_dense(const Inputs& inputs, const LinearCrossEntropyOptions& options) {
+using Op = LinearCrossEntropyOutput (*)(const at::Tensor&, at::TensorList, const at::Tensor&,
+                                        const LinearCrossEntropyOptions&);
+
+double error_against_dense(const Inputs& inputs, const LinearCrossEntropyOptions& options,
+                           Op op = linear_cross_entropy) {
   std::vector<at::Tensor> tensors = {inputs.hidden};
   tensors.insert(tensors.end(), inputs.weights.begin(), inputs.weights.end());
   if (options.bias) tensors.push_back(*options.bias);
@@ -43,7 +48,7 @@ double error_against_dense(const Inputs& inputs, const LinearCrossEntropyOptions
       return std::vector{output.loss, output.lse};
     };
   };
-  return worst_difference(with(linear_cross_entropy), with(dense), tensors);
+  return worst_difference(with(op), with(dense), tensors);
 }
 
 TEST(LinearCrossEntropy, Equals_the_golden_value) {
@@ -75,6 +80,44 @@ TEST(LinearCrossEntropy, Equals_dense_for_a_vocabulary_in_splits) {
   const Inputs inputs{.weights = {values({11, 6}, 5), values({0, 6}, 6), values({1, 6}, 7), values({8, 6}, 8)}};
   for (const std::int64_t chunk_size : {18 * 4, 1 << 20})
     EXPECT_LT(error_against_dense(inputs, {.bias = values({20}, 4), .chunk_size = chunk_size}), 1e-13);
+}
+
+TEST(LinearCrossEntropy, Equals_dense_with_a_term_of_low_rank) {
+  const Inputs split{.weights = {values({11, 6}, 5), values({0, 6}, 6), values({1, 6}, 7), values({8, 6}, 8)}};
+  for (const Inputs& inputs : {Inputs{}, split}) {
+    for (const std::int64_t chunk_size : {7, 18 * 4, 1 << 20}) {
+      EXPECT_LT(error_against_dense(inputs, {.chunk_size = chunk_size}, with_low_rank), 1e-13);
+      const LinearCrossEntropyOptions all{
+          .bias = values({20}, 4), .softcap = 2.0, .z_loss_weight = 0.3, .chunk_size = chunk_size};
+      EXPECT_LT(error_against_dense(inputs, all, with_low_rank), 1e-13);
+    }
+  }
+  const Inputs rounded{.hidden = values({64, 32}, 1, at::kBFloat16),
+                       .weights = {values({500, 32}, 2, at::kBFloat16)},
+                       .targets = labels({64}, 500, 3)};
+  EXPECT_LT(error_against_dense(rounded, {.chunk_size = 1 << 12}, with_low_rank), 8e-3);
+}
+
+// As the adapter of a frozen head whose vocabulary is in parts.
+TEST(LinearCrossEntropy, Trains_a_term_of_low_rank_alone) {
+  const at::Tensor hidden = values({64, 32}, 1), targets = labels({64}, 500, 3);
+  const std::vector<at::Tensor> weights = {values({300, 32}, 2), values({200, 32}, 5)};
+  const LowRankLogits term{.hidden = leaf(values({64, 3}, 6)),
+                           .weights = {leaf(values({300, 3}, 7)), leaf(values({200, 3}, 8))}};
+  const at::Tensor place = at::ones({300, 3}, at::kDouble);
+  {
+    const GradientHookHandle hook =
+        on_gradient(term.weights[0], {.arrived = [](const at::Tensor& b) { EXPECT_FALSE(b.grad().defined()); },
+                                      .place = [&] { return GradientPlace{.tensor = place, .has_values = true}; }});
+    linear_cross_entropy(hidden, weights, targets, {.low_rank = term, .chunk_size = 1 << 12}).loss.sum().backward();
+  }
+  const std::vector<at::Tensor> sums = {leaf(at::cat({hidden, term.hidden}, 1).detach()),
+                                        leaf(at::cat({at::cat(weights), at::cat(term.weights)}, 1).detach())};
+  dense(sums[0], sums[1], targets, {}).loss.sum().backward();
+  const at::Tensor of_b = sums[1].grad().narrow(1, 32, 3);
+  EXPECT_LT(difference(place, 1 + of_b.narrow(0, 0, 300)), 1e-12);
+  EXPECT_LT(difference(term.weights[1].grad(), of_b.narrow(0, 300, 200)), 1e-12);
+  EXPECT_LT(difference(term.hidden.grad(), sums[0].grad().narrow(1, 32, 3)), 1e-12);
 }
 
 TEST(LinearCrossEntropy, Equals_dense_for_every_shape) {
@@ -199,10 +242,10 @@ TEST(LinearCrossEntropy, Names_a_target_outside_the_vocabulary) {
 }
 
 TEST(LinearCrossEntropy, Gives_nan_for_a_target_that_nobody_checked) {
-  const auto forward = detail::linear_cross_entropy_forward_aten({.hidden = values({2, 4}, 1),
-                                                                  .weights = {values({7, 4}, 2)},
-                                                                  .targets = at::tensor({7, 1}, at::kLong),
-                                                                  .chunk_size = 5});
+  const auto forward =
+      detail::linear_cross_entropy_forward_aten({.products = {{values({2, 4}, 1), {values({7, 4}, 2)}}},
+                                                 .targets = at::tensor({7, 1}, at::kLong),
+                                                 .chunk_size = 5});
   EXPECT_TRUE(std::isnan(forward.loss[0].item<double>()));
   EXPECT_FALSE(std::isnan(forward.loss[1].item<double>()));
 }
@@ -218,6 +261,18 @@ TEST(LinearCrossEntropy, Refuses_what_does_not_fit) {
   EXPECT_THROW((void)linear_cross_entropy(hidden, weight, targets, {.bias = values({6}, 3)}), ConfigError);
   EXPECT_THROW((void)linear_cross_entropy(hidden, weight, targets, {.softcap = 0.0}), ConfigError);
   EXPECT_THROW((void)linear_cross_entropy(hidden, weight, targets, {.shift = 2}), ConfigError);
+  const auto with_term = [&](at::IntArrayRef u, at::IntArrayRef b, std::size_t num_b = 1) {
+    const LowRankLogits term{.hidden = values(u, 3), .weights = std::vector<at::Tensor>(num_b, values(b, 4))};
+    return [=] { return linear_cross_entropy(hidden, weight, targets, {.low_rank = term}); };
+  };
+  const auto refuses = [](const char* text) {
+    return ::testing::ThrowsMessage<ConfigError>(::testing::HasSubstr(text));
+  };
+  EXPECT_NO_THROW((void)with_term({2, 3}, {7, 3})());
+  EXPECT_THAT(with_term({3, 3}, {7, 3}), refuses("low_rank.hidden [..., S, r]"));
+  EXPECT_THAT(with_term({2, 3}, {7, 3}, 2), refuses("got 2"));
+  EXPECT_THAT(with_term({2, 3}, {6, 3}), refuses("7 rows"));
+  EXPECT_THAT(with_term({2, 3}, {7, 4}), refuses("r = 3"));
 }
 
 // Records this thread's allocations through LibTorch.

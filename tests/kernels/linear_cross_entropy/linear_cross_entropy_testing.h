@@ -16,6 +16,22 @@ inline at::Tensor labels(at::IntArrayRef shape, std::int64_t vocabulary, std::ui
   return at::where(values(shape, seed + 1).gt(1), kIgnore, spread);  // about a sixth ignored
 }
 
+// linear_cross_entropy() of the same logits, to which the last third of hidden's features comes as a term of low rank.
+inline kernels::LinearCrossEntropyOutput with_low_rank(const at::Tensor& hidden, at::TensorList weight,
+                                                       const at::Tensor& targets,
+                                                       const kernels::LinearCrossEntropyOptions& options) {
+  const std::int64_t rank = hidden.size(-1) / 3, size = hidden.size(-1) - rank;
+  std::vector<at::Tensor> wide;
+  kernels::LowRankLogits term{.hidden = hidden.narrow(-1, size, rank), .weights = {}};
+  for (const at::Tensor& split : weight) {
+    wide.push_back(split.narrow(1, 0, size));
+    term.weights.push_back(split.narrow(1, size, rank));
+  }
+  kernels::LinearCrossEntropyOptions own = options;
+  own.low_rank = term;
+  return kernels::linear_cross_entropy(hidden.narrow(-1, 0, size), wide, targets, own);
+}
+
 // The same from dense logits, for targets without shift.
 inline kernels::LinearCrossEntropyOutput dense(const at::Tensor& hidden, at::TensorList weight,
                                                const at::Tensor& targets,
