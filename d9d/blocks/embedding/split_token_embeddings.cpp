@@ -5,7 +5,6 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
-#include "d9d/blocks/embedding/split_weights.h"
 #include "d9d/kernels/embedding/embedding.h"
 
 namespace d9d {
@@ -37,34 +36,54 @@ std::int64_t first_row(const Parameter& weight) {
 
 }  // namespace
 
-SplitTokenEmbeddings::SplitTokenEmbeddings(VocabularySplits splits, std::int64_t hidden_size)
+SplitTokenEmbeddings::SplitTokenEmbeddings(VocabularySplits splits, std::int64_t hidden_size, EmbeddingUse of)
     : vocabulary(std::move(splits)),
+      use(of),
       weights(register_module<SplitWeights>("token_embedding", vocabulary, hidden_size, init::normal(1.0),
                                             ParameterRole::kEmbedding)
                   ->weights) {}
 
 std::optional<TensorPlan> SplitTokenEmbeddings::tensor_plan(std::int64_t num_ranks) const {
-  return TensorPlan{.input = TensorPlan::Edge::kWhole,
-                    .output = TensorPlan::Edge::kShard,
-                    .parameters = sharded_rows(weights, num_ranks)};
+  TensorPlan plan{.input = TensorPlan::Edge::kWhole,
+                  .output = TensorPlan::Edge::kShard,
+                  .parameters = sharded_rows(weights, num_ranks)};
+  if (adapter()) {
+    for (const auto& placed : sharded_rows(adapter()->a->weights, num_ranks)) plan.parameters.push_back(placed);
+    plan.parameters.push_back({adapter()->b->weight, Replicate{}});
+  }
+  return plan;
+}
+
+void SplitTokenEmbeddings::add_adapter(const LowRankConfig& low_rank) {
+  const auto a = make_module<SplitWeights>(vocabulary, low_rank.rank, init::zeros(), ParameterRole::kEmbedding);
+  const auto b = make_module<Linear>(LinearConfig{.in_features = low_rank.rank,
+                                                  .out_features = weights.front()->global_shape().back(),
+                                                  .role = ParameterRole::kEmbedding});
+  b->weight->set_init(init::normal(1.0));
+  put_new_adapter(a, b, {.rank = low_rank.rank, .scale = low_rank.scale}, weights.front()->local().scalar_type());
 }
 
 at::Tensor SplitTokenEmbeddings::forward(const at::Tensor& ids) const {
   check_ids(ids, vocabulary.total());
-  const bool has_all_rows = weights.front()->local().size(0) == vocabulary.total();
-  if (has_all_rows) return tensor_parallel_->leave(kernels::embedding_rows(weights.front()->local(), ids));
+  const at::Tensor found = rows(weights, ids);
+  return tensor_parallel_->leave(adapter() ? found + adapter()->from_hidden(rows(adapter()->a->weights, ids)) : found);
+}
+
+at::Tensor SplitTokenEmbeddings::rows(const std::vector<ParameterPtr>& tables, const at::Tensor& ids) const {
+  const bool has_all_rows = tables.front()->local().size(0) == vocabulary.total();
+  if (has_all_rows) return kernels::embedding_rows(tables.front()->local(), ids);
   // 0 for ids of other tables, NaN for ids of no table: on a GPU the host does not see the ids.
   const at::Tensor is_known = ids.ge(0).logical_and(ids.lt(vocabulary.total())).unsqueeze(-1);
   const at::Tensor others =
-      at::zeros_like(is_known, weights.front()->local().options()).masked_fill_(is_known.logical_not(), std::nan(""));
+      at::zeros_like(is_known, tables.front()->local().options()).masked_fill_(is_known.logical_not(), std::nan(""));
   at::Tensor sum;
   std::int64_t start = 0;
-  for (const ParameterPtr& weight : weights) {
+  for (const ParameterPtr& weight : tables) {
     const at::Tensor part = rows_of(weight->local(), ids, start + first_row(*weight), others);
     sum = sum.defined() ? sum + part : part;
     start += weight->global_shape()[0];
   }
-  return tensor_parallel_->leave(sum);
+  return sum;
 }
 
 }  // namespace d9d

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "d9d/blocks/embedding/split_weights.h"
 #include "d9d/blocks/linear/tensor_parallel_context.h"
 
 namespace d9d {
@@ -11,6 +10,7 @@ LanguageModellingHead::LanguageModellingHead(VocabularySplits splits, std::int64
                                              const CausalLMHeadConfig& own)
     : config(own),
       vocabulary(std::move(splits)),
+      is_tied(false),
       weights(register_module<SplitWeights>("lm_head", vocabulary, hidden_size,
                                             init::uniform(1.0 / std::sqrt(static_cast<double>(hidden_size))),
                                             ParameterRole::kHead)
@@ -20,17 +20,32 @@ LanguageModellingHead::LanguageModellingHead(VocabularySplits splits, std::vecto
                                              const CausalLMHeadConfig& own)
     : config(own),
       vocabulary(std::move(splits)),
+      is_tied(true),
       weights(register_module<SplitWeights>("lm_head", vocabulary, embedding_weights)->weights) {}
 
 double LanguageModellingHead::forward_flops(std::int64_t /*num_positions*/) const {
-  const auto hidden_size = static_cast<double>(weights.front()->global_shape().back());
-  return 2.0 * hidden_size * static_cast<double>(vocabulary.total());
+  const std::int64_t rank = adapter() ? adapter()->a->config.out_features : 0;
+  return 2.0 * static_cast<double>(weights.front()->global_shape().back() + rank) *
+         static_cast<double>(vocabulary.total());
+}
+
+void LanguageModellingHead::add_adapter(const LowRankConfig& low_rank) {
+  const auto a = make_module<Linear>(LinearConfig{.in_features = weights.front()->global_shape().back(),
+                                                  .out_features = low_rank.rank,
+                                                  .role = ParameterRole::kHead});
+  put_new_adapter(a, make_module<SplitWeights>(vocabulary, low_rank.rank, init::zeros(), ParameterRole::kHead),
+                  low_rank, weights.front()->local().scalar_type());
 }
 
 std::optional<TensorPlan> LanguageModellingHead::tensor_plan(std::int64_t num_ranks) const {
-  return TensorPlan{.input = TensorPlan::Edge::kShard,
-                    .output = TensorPlan::Edge::kWhole,
-                    .parameters = sharded_rows(weights, num_ranks)};
+  TensorPlan plan{.input = TensorPlan::Edge::kShard,
+                  .output = TensorPlan::Edge::kWhole,
+                  .parameters = sharded_rows(weights, num_ranks)};
+  if (adapter()) {
+    plan.parameters.push_back({adapter()->a->weight, Replicate{}});
+    for (const auto& placed : sharded_rows(adapter()->b->weights, num_ranks)) plan.parameters.push_back(placed);
+  }
+  return plan;
 }
 
 void LanguageModellingHead::set_tensor_parallel_context(TensorParallelContextPtr context) {
@@ -41,11 +56,11 @@ LanguageModellingOutput LanguageModellingHead::forward(const at::Tensor& hidden_
                                                        const LanguageModellingShared& shared) const {
   const HeadLoss loss{.gradients = backward_follows() ? HeadGradients::kInForward : HeadGradients::kInBackward,
                       .preset = config.preset};
-  return {.cross_entropy = context_->cross_entropy(hidden_states, weights, shared.labels, loss)};
+  return {.cross_entropy = context_->cross_entropy(hidden_states, {weights, adapter()}, shared.labels, loss)};
 }
 
 at::Tensor LanguageModellingHead::forward(const at::Tensor& hidden_states) const {
-  return context_->logits(hidden_states, weights);
+  return context_->logits(hidden_states, {weights, adapter()});
 }
 
 }  // namespace d9d

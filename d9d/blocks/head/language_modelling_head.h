@@ -30,8 +30,10 @@ struct LanguageModellingOutput {
   }
 };
 
-// State: lm_head.<split>.weight [size, H], initially from U(-1/sqrt(H), 1/sqrt(H)).
-class LanguageModellingHead : public Module {
+// State: lm_head.<split>.weight [size, H], initially from U(-1/sqrt(H), 1/sqrt(H)). With an adapter of rank r also
+// lora_A.weight [r, H], initially so too, and lora_B.<split>.weight [size, r], initially 0. The adapter of a head that
+// is tied to an embedding is the head's alone.
+class LanguageModellingHead : public Adaptable<Linear, SplitWeights> {
  public:
   using Shared = LanguageModellingShared;
   using Output = LanguageModellingOutput;
@@ -48,6 +50,9 @@ class LanguageModellingHead : public Module {
   // hidden states are shards of the sequence, [B, S / W, H] -> [B, S, V].
   [[nodiscard]] at::Tensor forward(const at::Tensor& hidden_states) const;
 
+  // Local. Puts a new adapter, see Adaptable.
+  void add_adapter(const LowRankConfig& config);
+
   [[nodiscard]] double forward_flops(std::int64_t num_positions) const override;
   [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
   void set_tensor_parallel_context(TensorParallelContextPtr context) override;
@@ -56,6 +61,7 @@ class LanguageModellingHead : public Module {
 
   const CausalLMHeadConfig config;
   const VocabularySplits vocabulary;
+  const bool is_tied;
   const std::vector<ParameterPtr> weights;  // in the order of the splits
 
  private:

@@ -3,27 +3,53 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/ignore_index.h"
-#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_preset.h"
 
 namespace d9d {
 
-at::Tensor LocalVocabularyContext::cross_entropy(const at::Tensor& hidden_states,
-                                                 const std::vector<ParameterPtr>& weights, const at::Tensor& labels,
-                                                 const HeadLoss& loss) const {
+namespace {
+
+std::vector<at::Tensor> locals_of(const std::vector<ParameterPtr>& weights) {
   std::vector<at::Tensor> locals;
   for (const ParameterPtr& weight : weights) locals.push_back(weight->local());
-  const at::Tensor rows = hidden_states.reshape({-1, hidden_states.size(-1)});
-  const kernels::LinearCrossEntropyOptions options = kernels::with_preset(
-      {.ignore_index = kIgnoreIndex, .gradients_in_forward = loss.gradients == HeadGradients::kInForward}, loss.preset,
-      rows.scalar_type());
-  return kernels::linear_cross_entropy(rows, locals, labels.reshape({-1}), options).loss.view(labels.sizes());
+  return locals;
 }
 
-at::Tensor LocalVocabularyContext::logits(const at::Tensor& hidden_states,
-                                          const std::vector<ParameterPtr>& weights) const {
-  std::vector<at::Tensor> parts;
-  for (const ParameterPtr& weight : weights) parts.push_back(at::linear(hidden_states, weight->local()));
-  return at::cat(parts, -1);
+}  // namespace
+
+std::vector<at::Tensor> HeadWeights::local_rows() const { return locals_of(rows); }
+
+std::optional<kernels::LowRankLogits> HeadWeights::low_rank(const at::Tensor& hidden_states) const {
+  if (!adapter) return std::nullopt;
+  const at::Tensor hidden = adapter->scaled_hidden(hidden_states);
+  return kernels::LowRankLogits{.hidden = hidden.reshape({-1, hidden.size(-1)}),
+                                .weights = locals_of(adapter->b->weights)};
+}
+
+std::vector<at::Tensor> HeadWeights::local_logits(const at::Tensor& hidden_states) const {
+  std::vector<at::Tensor> logits;
+  for (const ParameterPtr& weight : rows) logits.push_back(at::linear(hidden_states, weight->local()));
+  if (!adapter) return logits;
+  const at::Tensor hidden = adapter->scaled_hidden(hidden_states);
+  for (std::size_t split = 0; split < rows.size(); ++split) {
+    logits[split] = logits[split] + at::linear(hidden, adapter->b->weights[split]->local());
+  }
+  return logits;
+}
+
+at::Tensor LocalVocabularyContext::cross_entropy(const at::Tensor& hidden_states, const HeadWeights& weights,
+                                                 const at::Tensor& labels, const HeadLoss& loss) const {
+  const at::Tensor rows = hidden_states.reshape({-1, hidden_states.size(-1)});
+  const kernels::LinearCrossEntropyOptions options =
+      kernels::with_preset({.low_rank = weights.low_rank(hidden_states),
+                            .ignore_index = kIgnoreIndex,
+                            .gradients_in_forward = loss.gradients == HeadGradients::kInForward},
+                           loss.preset, rows.scalar_type());
+  return kernels::linear_cross_entropy(rows, weights.local_rows(), labels.reshape({-1}), options)
+      .loss.view(labels.sizes());
+}
+
+at::Tensor LocalVocabularyContext::logits(const at::Tensor& hidden_states, const HeadWeights& weights) const {
+  return at::cat(weights.local_logits(hidden_states), -1);
 }
 
 }  // namespace d9d

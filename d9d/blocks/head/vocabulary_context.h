@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "d9d/blocks/embedding/split_weights.h"
+#include "d9d/blocks/linear/linear.h"
 #include "d9d/core/dtensor/parameter.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_preset.h"
 
@@ -22,27 +24,38 @@ struct HeadLoss {
   kernels::LinearCrossEntropyPreset preset = kernels::LinearCrossEntropyPreset::kCceExact;
 };
 
+// What a head multiplies hidden states with, in the order of the vocabulary.
+using HeadAdapter = LowRankAdapter<Linear, SplitWeights>;
+struct HeadWeights {
+  std::vector<ParameterPtr> rows;           // [V_s, H]
+  std::optional<HeadAdapter> adapter = {};  // B [V_s, r], cut as the rows; A is whole on all ranks
+
+  [[nodiscard]] std::vector<at::Tensor> local_rows() const;
+  // The adapter's term of the logits of this rank's rows, u [T, r] for hidden_states [..., H] of all T positions; none
+  // without an adapter.
+  [[nodiscard]] std::optional<kernels::LowRankLogits> low_rank(const at::Tensor& hidden_states) const;
+  // Logits of the rows of each split on this rank, [..., rows].
+  [[nodiscard]] std::vector<at::Tensor> local_logits(const at::Tensor& hidden_states) const;
+};
+
 class VocabularyContext {
  public:
   virtual ~VocabularyContext() = default;
-  // Collective. hidden_states [B, S / W, H]; weights: those of the head, in the order of the vocabulary; labels [B, S]
-  // int64, global ids or kIgnoreIndex -> [B, S], at least fp32, the same on all ranks.
-  [[nodiscard]] virtual at::Tensor cross_entropy(const at::Tensor& hidden_states,
-                                                 const std::vector<ParameterPtr>& weights, const at::Tensor& labels,
-                                                 const HeadLoss& loss) const = 0;
+  // Collective. hidden_states [B, S / W, H]; labels [B, S] int64, global ids or kIgnoreIndex -> [B, S], at least fp32,
+  // the same on all ranks.
+  [[nodiscard]] virtual at::Tensor cross_entropy(const at::Tensor& hidden_states, const HeadWeights& weights,
+                                                 const at::Tensor& labels, const HeadLoss& loss) const = 0;
   // Collective. hidden_states [B, S / W, H] -> [B, S, V] on all ranks.
-  [[nodiscard]] virtual at::Tensor logits(const at::Tensor& hidden_states,
-                                          const std::vector<ParameterPtr>& weights) const = 0;
+  [[nodiscard]] virtual at::Tensor logits(const at::Tensor& hidden_states, const HeadWeights& weights) const = 0;
 };
 using VocabularyContextPtr = std::shared_ptr<const VocabularyContext>;
 
 // This rank holds all rows of the weights; inputs may have any leading dims.
 class LocalVocabularyContext final : public VocabularyContext {
  public:
-  [[nodiscard]] at::Tensor cross_entropy(const at::Tensor& hidden_states, const std::vector<ParameterPtr>& weights,
+  [[nodiscard]] at::Tensor cross_entropy(const at::Tensor& hidden_states, const HeadWeights& weights,
                                          const at::Tensor& labels, const HeadLoss& loss) const override;
-  [[nodiscard]] at::Tensor logits(const at::Tensor& hidden_states,
-                                  const std::vector<ParameterPtr>& weights) const override;
+  [[nodiscard]] at::Tensor logits(const at::Tensor& hidden_states, const HeadWeights& weights) const override;
 };
 
 }  // namespace d9d

@@ -65,9 +65,12 @@ at::Tensor Linear::forward(const at::Tensor& x) const {
 at::Tensor Linear::product(const at::Tensor& x) const { return output_of(*this, x, /*biases=*/{}); }
 
 void Linear::add_adapter(const LowRankConfig& low_rank) {
-  put_new_adapter(make_module<Linear>(LinearConfig{config.in_features, low_rank.rank}),
-                  make_module<Linear>(LinearConfig{low_rank.rank, config.out_features}), low_rank,
-                  weight->local().scalar_type());
+  const auto make = [&](std::int64_t in_features, std::int64_t out_features) {
+    return make_module<Linear>(LinearConfig{in_features, out_features, /*has_bias=*/false, config.role});
+  };
+  const ModulePtr<Linear> b = make(low_rank.rank, config.out_features);
+  b->weight->set_init(init::zeros());
+  put_new_adapter(make(config.in_features, low_rank.rank), b, low_rank, weight->local().scalar_type());
 }
 
 std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears) {

@@ -18,7 +18,7 @@ struct LinearConfig {
 
 // State: weight [out, in], and bias [out] if has_bias. Both are initially from U(-1/sqrt(in), 1/sqrt(in)), as in
 // PyTorch. With an adapter of rank r also lora_A.weight [r, in], initially as weight, and lora_B.weight [out, r],
-// initially 0.
+// initially 0, both of the weight's role.
 class Linear : public Adaptable<Linear> {
  public:
   explicit Linear(const LinearConfig& config);

@@ -1,5 +1,6 @@
 // A term of low rank that a linear adds to its product: y = x W^T (+ b) + scale * B A dropout(x) (Hu et al., LoRA,
-// arXiv:2106.09685). The linear keeps its names: A and B become its children lora_A and lora_B.
+// arXiv:2106.09685). The linear keeps its names: A and B become its children lora_A and lora_B. Experts, embeddings and
+// heads have such terms too.
 //
 // Example
 //   linear->add_adapter({.rank = 8, .scale = 2.0});        // on the meta device, before parallelize_*()
@@ -21,8 +22,9 @@ struct LowRankConfig {
   double dropout = 0.0;  // of what A reads, in training
 };
 
-// Regular expression of the whole names of the weights of A and B, and whether a name is such a one.
-inline constexpr const char* kAdapterParameters = "(?:.*\\.)?lora_[AB]\\.weight";
+// Regular expression of the whole names of the weights of A and B, and whether a name is such a one. A factor that is
+// cut as a vocabulary has one for each split: lora_B.<split>.weight.
+inline constexpr const char* kAdapterParameters = "(?:.*\\.)?lora_[AB]\\.(?:[^.]+\\.)?weight";
 [[nodiscard]] bool is_adapter_parameter(const std::string& name);
 
 class AdapterDropout final : public Dropout {
@@ -32,51 +34,57 @@ class AdapterDropout final : public Dropout {
   void set_tensor_parallel_context(TensorParallelContextPtr context) override;
 };
 
-// L: Linear or GroupedLinear.
-template <class L>
+// A, B: the modules of the factors, without bias. Both are Linear, or GroupedLinear; a factor that is cut as a
+// vocabulary, B of a head and A of an embedding, is SplitWeights.
+template <class A, class B = A>
 struct LowRankAdapter {
-  ModulePtr<L> a;                     // without bias, initially as any L
-  ModulePtr<L> b;                     // without bias, initially 0
+  ModulePtr<A> a;
+  ModulePtr<B> b;
   ModulePtr<AdapterDropout> dropout;  // null: none
   double scale = 1.0;
 
-  // The term for x. others: the other arguments of L::forward.
+  // The term for x. others: the other arguments of A's and B's forward.
   template <class... Others>
   [[nodiscard]] at::Tensor operator()(const at::Tensor& x, const Others&... others) const {
-    return from_hidden(a(dropout ? dropout(x) : x, others...), others...);
+    return b(scaled_hidden(x, others...), others...);
   }
-  // The same from the output of A. Scales that, which is narrow.
+  // What B reads for x: the output of A, which is narrow, times the scale.
+  template <class... Others>
+  [[nodiscard]] at::Tensor scaled_hidden(const at::Tensor& x, const Others&... others) const {
+    return a(dropout ? dropout(x) : x, others...).mul(scale);
+  }
+  // The term from the output of A.
   template <class... Others>
   [[nodiscard]] at::Tensor from_hidden(const at::Tensor& hidden, const Others&... others) const {
     return b(hidden.mul(scale), others...);
   }
 };
 
-// The base class of L. An adapter comes on the meta device, before parallelize_*(), which lays it out.
-template <class L>
+// The base class of modules that can have an adapter. It comes on the meta device, before parallelize_*(), which lays
+// it out.
+template <class A, class B = A>
 class Adaptable : public Module {
  public:
-  [[nodiscard]] const std::optional<LowRankAdapter<L>>& adapter() const { return adapter_; }
+  [[nodiscard]] const std::optional<LowRankAdapter<A, B>>& adapter() const { return adapter_; }
   // Local. Registers A, B and dropout as children. Throws ConfigError if there is an adapter already.
-  void put_adapter(LowRankAdapter<L> adapter) {
+  void put_adapter(LowRankAdapter<A, B> adapter) {
     register_module("lora_A", adapter.a);
     register_module("lora_B", adapter.b);
     if (adapter.dropout) register_module("lora_dropout", adapter.dropout);
     adapter_ = std::move(adapter);
   }
   // Local. Removes these children. There must be an adapter.
-  [[nodiscard]] LowRankAdapter<L> take_adapter() {
+  [[nodiscard]] LowRankAdapter<A, B> take_adapter() {
     for (const char* name : {"lora_A", "lora_B", "lora_dropout"}) remove_child(name);
     return *std::exchange(adapter_, std::nullopt);
   }
 
  protected:
   // Puts the adapter of two new modules in the dtype of the weight.
-  void put_new_adapter(const ModulePtr<L>& a, const ModulePtr<L>& b, const LowRankConfig& config,
+  void put_new_adapter(const ModulePtr<A>& a, const ModulePtr<B>& b, const LowRankConfig& config,
                        at::ScalarType dtype) {
     a->to(dtype);
     b->to(dtype);
-    b->weight->set_init(init::zeros());
     put_adapter({.a = a,
                  .b = b,
                  .dropout = config.dropout == 0.0 ? nullptr : make_module<AdapterDropout>(config.dropout),
@@ -84,7 +92,7 @@ class Adaptable : public Module {
   }
 
  private:
-  std::optional<LowRankAdapter<L>> adapter_;
+  std::optional<LowRankAdapter<A, B>> adapter_;
 };
 
 }  // namespace d9d

@@ -31,8 +31,9 @@ void GroupedLinear::add_adapter(const LowRankConfig& low_rank) {
     return make_module<GroupedLinear>(
         GroupedLinearConfig{config.num_groups, in_features, out_features, config.backend});
   };
-  put_new_adapter(make(config.in_features, low_rank.rank), make(low_rank.rank, config.out_features), low_rank,
-                  weight->local().scalar_type());
+  const ModulePtr<GroupedLinear> b = make(low_rank.rank, config.out_features);
+  b->weight->set_init(init::zeros());
+  put_new_adapter(make(config.in_features, low_rank.rank), b, low_rank, weight->local().scalar_type());
 }
 
 std::pair<at::Tensor, at::Tensor> grouped_linears_of(const at::Tensor& x, const kernels::ExpertTokenGroups& groups,

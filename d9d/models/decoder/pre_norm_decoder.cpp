@@ -42,7 +42,10 @@ PreNormDecoder::PreNormDecoder(PreNormDecoderConfig configuration, const Decoder
 }
 
 ModulePtr<SplitTokenEmbeddings> PreNormDecoder::make_embedding() {
-  auto embedding = register_module<SplitTokenEmbeddings>("embed_tokens", config.vocabulary, config.hidden_size);
+  using enum EmbeddingUse;
+  const EmbeddingUse of_tied = options.stage.is_first() ? kLookupAndHead : kHead;
+  auto embedding = register_module<SplitTokenEmbeddings>("embed_tokens", config.vocabulary, config.hidden_size,
+                                                         config.ties_word_embeddings ? of_tied : kLookup);
   if (config.ties_word_embeddings) {  // as a head on normalised hidden states: logits of order one
     const double std = 1.0 / std::sqrt(static_cast<double>(config.hidden_size));
     for (const ParameterPtr& weight : embedding->weights) weight->set_init(init::normal(std));

@@ -47,24 +47,23 @@ LocalLabels local_labels(const at::Tensor& labels, const std::vector<ParameterPt
 
 // With lse_r = log(sum of exp over the logits of rank r) and z the logit of the label, which is on one rank:
 //   loss = log(sum_r exp(lse_r)) - z
-at::Tensor VocabularyParallelContext::cross_entropy(const at::Tensor& hidden_states,
-                                                    const std::vector<ParameterPtr>& weights, const at::Tensor& labels,
-                                                    const HeadLoss& options) const {
+at::Tensor VocabularyParallelContext::cross_entropy(const at::Tensor& hidden_states, const HeadWeights& weights,
+                                                    const at::Tensor& labels, const HeadLoss& options) const {
   const CommunicatorPtr communicator = ranks_.lane_communicator();
   const at::Tensor whole = all_gather_along(hidden_states, kPositions, communicator);
   D9D_CHECK(whole.sizes().slice(0, whole.dim() - 1) == labels.sizes(), ConfigError,
             "[parallelism::tensor] expected labels for the positions of all ", ranks_.num_ranks(),
             " tensor-parallel ranks, ", whole.sizes().slice(0, whole.dim() - 1), ", got ", labels.sizes(), ".");
   const at::Tensor flat_labels = labels.reshape({-1});
-  const LocalLabels local = local_labels(flat_labels, weights);
+  const LocalLabels local = local_labels(flat_labels, weights.rows);
   const at::Tensor is_ignored = flat_labels.eq(kIgnoreIndex);
 
-  std::vector<at::Tensor> rows;
-  for (const ParameterPtr& weight : weights) rows.push_back(weight->local());
+  const at::Tensor rows = whole.reshape({-1, whole.size(-1)});
   const at::Tensor targets = local.row.masked_fill(is_ignored, kIgnoreIndex);
   const auto [own_loss, own_lse] = kernels::linear_cross_entropy(
-      whole.reshape({-1, whole.size(-1)}), rows, targets,
-      kernels::with_preset({.ignore_index = kIgnoreIndex}, options.preset, whole.scalar_type()));
+      rows, weights.local_rows(), targets,
+      kernels::with_preset({.low_rank = weights.low_rank(whole), .ignore_index = kIgnoreIndex}, options.preset,
+                           whole.scalar_type()));
   const at::Tensor greatest = own_lse.detach().clone();
   communicator->all_reduce(greatest, ReduceOp::kMax).wait();
   const at::Tensor own_logit = at::where(local.is_here, own_lse - own_loss, 0);
@@ -75,17 +74,15 @@ at::Tensor VocabularyParallelContext::cross_entropy(const at::Tensor& hidden_sta
       .view(labels.sizes());
 }
 
-at::Tensor VocabularyParallelContext::logits(const at::Tensor& hidden_states,
-                                             const std::vector<ParameterPtr>& weights) const {
+at::Tensor VocabularyParallelContext::logits(const at::Tensor& hidden_states, const HeadWeights& weights) const {
   const at::Tensor whole = all_gather_along(hidden_states, kPositions, ranks_.lane_communicator());
   std::vector<at::Tensor> parts;
-  for (const ParameterPtr& weight : weights) {
+  const std::vector<at::Tensor> own = weights.local_logits(whole);
+  for (std::size_t split = 0; split < own.size(); ++split) {
     std::vector<std::int64_t> shape = whole.sizes().vec();
-    shape.back() = weight->global_shape()[0];
-    const DTensor columns{.local = at::linear(whole, weight->local()),
-                          .mesh = ranks_,
-                          .placements = {Shard{whole.dim() - 1}},
-                          .global_shape = shape};
+    shape.back() = weights.rows[split]->global_shape()[0];
+    const DTensor columns{
+        .local = own[split], .mesh = ranks_, .placements = {Shard{whole.dim() - 1}}, .global_shape = shape};
     parts.push_back(full_tensor(columns));
   }
   return at::cat(parts, -1);

@@ -21,8 +21,8 @@ using pipeline::Trained;
 // Counts the vocabulary gradients that would be kept by a head that computes them in forward, as on a GPU.
 class CountingVocabulary final : public VocabularyContext {
  public:
-  at::Tensor cross_entropy(const at::Tensor& hidden_states, const std::vector<ParameterPtr>& weights,
-                           const at::Tensor& labels, const HeadLoss& options) const override {
+  at::Tensor cross_entropy(const at::Tensor& hidden_states, const HeadWeights& weights, const at::Tensor& labels,
+                           const HeadLoss& options) const override {
     at::Tensor loss = local_.cross_entropy(hidden_states, weights, labels, options);
     if (options.gradients == HeadGradients::kInBackward) return loss;
     ++num_in_forward_;
@@ -30,7 +30,7 @@ class CountingVocabulary final : public VocabularyContext {
     on_backward({loss}, [this] { --num_kept_; });
     return loss;
   }
-  at::Tensor logits(const at::Tensor& hidden_states, const std::vector<ParameterPtr>& weights) const override {
+  at::Tensor logits(const at::Tensor& hidden_states, const HeadWeights& weights) const override {
     return local_.logits(hidden_states, weights);
   }
 

@@ -33,17 +33,26 @@ at::Tensor some_labels() {
   return labels;
 }
 
+// The module with weights, and with an adapter whose factors are random if it adapts.
+template <class M>
+ModulePtr<M> ready(const ModulePtr<M>& module, bool adapts, const DeviceMesh* mesh = nullptr,
+                   at::ScalarType dtype = at::kDouble) {
+  if (adapts) module->add_adapter({.rank = 2, .scale = 1.5});
+  for (const auto& [name, parameter] : module->named_parameters()) {
+    if (is_adapter_parameter(name)) parameter->set_init(init::normal(0.5));
+  }
+  if (mesh != nullptr) parallelize_tensor_parallel(*module, *mesh);
+  return initialized(module, dtype);
+}
+
 class VocabularyParallel : public ::testing::TestWithParam<std::int64_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, VocabularyParallel, ::testing::Values(2, 4), ::testing::PrintToStringParamName());
 
-TEST_P(VocabularyParallel, Embedding_equals_that_of_one_rank) {
-  run_ranks(RankBackend::kThreads, GetParam(), [](World& world) {
+void expect_embedding_of_one_rank(std::int64_t num_ranks, bool adapts) {
+  run_ranks(RankBackend::kThreads, num_ranks, [&](World& world) {
     const DeviceMesh mesh = mesh_of(world, "tp");
-    const auto one = initialized(make_module<SplitTokenEmbeddings>(kVocabulary, kHidden));
-    const auto cut = make_module<SplitTokenEmbeddings>(kVocabulary, kHidden);
-    parallelize_tensor_parallel(*cut, mesh);
-    initialized(cut);
-
+    const auto one = ready(make_module<SplitTokenEmbeddings>(kVocabulary, kHidden), adapts);
+    const auto cut = ready(make_module<SplitTokenEmbeddings>(kVocabulary, kHidden), adapts, &mesh);
     const at::Tensor grad = values({2, 12, kHidden}, 1);
     const at::Tensor expected = one(all_ids());
     const at::Tensor rows = cut(all_ids());
@@ -54,13 +63,18 @@ TEST_P(VocabularyParallel, Embedding_equals_that_of_one_rank) {
   });
 }
 
-void expect_loss_of_one_rank(std::int64_t num_ranks, at::ScalarType dtype, const Tolerance& tolerance) {
+TEST_P(VocabularyParallel, Embedding_equals_that_of_one_rank) { expect_embedding_of_one_rank(GetParam(), false); }
+
+TEST_P(VocabularyParallel, Embedding_with_an_adapter_equals_that_of_one_rank) {
+  expect_embedding_of_one_rank(GetParam(), true);
+}
+
+void expect_loss_of_one_rank(std::int64_t num_ranks, at::ScalarType dtype, const Tolerance& tolerance,
+                             bool adapts = false) {
   run_ranks(RankBackend::kThreads, num_ranks, [&](World& world) {
     const DeviceMesh mesh = mesh_of(world, "tp");
-    const auto one = initialized(make_module<LanguageModellingHead>(kVocabulary, kHidden), dtype);
-    const auto cut = make_module<LanguageModellingHead>(kVocabulary, kHidden);
-    parallelize_tensor_parallel(*cut, mesh);
-    initialized(cut, dtype);
+    const auto one = ready(make_module<LanguageModellingHead>(kVocabulary, kHidden), adapts, nullptr, dtype);
+    const auto cut = ready(make_module<LanguageModellingHead>(kVocabulary, kHidden), adapts, &mesh, dtype);
 
     // Widely spread logits: subtracting the maximum of the wrong rank would overflow.
     const at::Tensor whole = (values({2, 12, kHidden}, 2) * 400).to(dtype).requires_grad_();
@@ -80,6 +94,10 @@ void expect_loss_of_one_rank(std::int64_t num_ranks, at::ScalarType dtype, const
 TEST_P(VocabularyParallel, Loss_equals_that_of_one_rank) {
   expect_loss_of_one_rank(GetParam(), at::kDouble, tolerance("fp64"));
   expect_loss_of_one_rank(GetParam(), at::kFloat, tolerance("fp32"));
+}
+
+TEST_P(VocabularyParallel, Loss_with_an_adapter_equals_that_of_one_rank) {
+  expect_loss_of_one_rank(GetParam(), at::kDouble, tolerance("fp64"), /*adapts=*/true);
 }
 
 // Every softmax is so small over the split "far", of which each rank has rows, that the preset's filter leaves it out.
@@ -127,13 +145,11 @@ TEST_P(VocabularyParallel, Loss_without_any_label_is_zero_and_has_zero_gradients
   });
 }
 
-TEST_P(VocabularyParallel, Logits_and_their_gradients_equal_those_of_one_rank) {
-  run_ranks(RankBackend::kThreads, GetParam(), [](World& world) {
+void expect_logits_of_one_rank(std::int64_t num_ranks, bool adapts) {
+  run_ranks(RankBackend::kThreads, num_ranks, [&](World& world) {
     const DeviceMesh mesh = mesh_of(world, "tp");
-    const auto one = initialized(make_module<LanguageModellingHead>(kVocabulary, kHidden));
-    const auto cut = make_module<LanguageModellingHead>(kVocabulary, kHidden);
-    parallelize_tensor_parallel(*cut, mesh);
-    initialized(cut);
+    const auto one = ready(make_module<LanguageModellingHead>(kVocabulary, kHidden), adapts);
+    const auto cut = ready(make_module<LanguageModellingHead>(kVocabulary, kHidden), adapts, &mesh);
     const at::Tensor whole = values({2, 12, kHidden}, 2).requires_grad_();
     const at::Tensor shard = leaf_part(whole, 1, world);
     const at::Tensor expected = one(whole);
@@ -145,6 +161,14 @@ TEST_P(VocabularyParallel, Logits_and_their_gradients_equal_those_of_one_rank) {
     expect_close("hidden", shard.grad(), part(whole.grad(), 1, world), tolerance("fp64"));
     expect_gradients(*cut, *one, mesh, tolerance("fp64"));
   });
+}
+
+TEST_P(VocabularyParallel, Logits_and_their_gradients_equal_those_of_one_rank) {
+  expect_logits_of_one_rank(GetParam(), false);
+}
+
+TEST_P(VocabularyParallel, Logits_with_an_adapter_equal_those_of_one_rank) {
+  expect_logits_of_one_rank(GetParam(), true);
 }
 
 TEST(VocabularyParallelErrors, Name_a_label_outside_of_the_vocabulary) {
