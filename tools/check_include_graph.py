@@ -42,7 +42,7 @@ AREAS = {
     "kernels": Area(("core/autograd", "core/device", "core/dtype", "core/packed_sequences", "core/rng"), TORCH + CUDA),
     "kernels/linear/cuda_plugin": Area(("kernels",), ("cublasLt.h",)),
     "kernels/attention/cudnn_plugin": Area(("kernels",), ("cudnn_frontend.h", "cuda_runtime_api.h")),
-    "modules": Area(("core",), TORCH + ("torch/nn/module.h",)),  # adopt.cpp reads modules of torch::nn
+    "modules": Area(("core",), TORCH + ("torch/nn/module.h", "torch/nn/modules/linear.h")),  # adopt.cpp reads modules of torch::nn
     "testing": Area(("core",), TORCH + C10D),
     "metrics": Area(("core",), TORCH),
     "data": Area(("core", "tokenizer"), TORCH + JSON + POSIX),

@@ -1,11 +1,13 @@
 #include "d9d/modules/adopt.h"
 
 #include <mutex>
+#include <typeinfo>
 #include <unordered_map>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
 
 #include "d9d/base/check.h"
 #include "d9d/base/philox.h"
@@ -62,14 +64,30 @@ AdoptedTensors::AdoptedTensors(const torch::nn::Module& source) {
   for (const auto& entry : source.named_children()) register_module<AdoptedTensors>(entry.key(), *entry.value());
 }
 
-AdoptedModule::AdoptedModule(Factory factory)
-    : AdoptedTensors(*make_seeded(factory, /*seed=*/0)), factory_(std::move(factory)) {}
+AdoptedModule::AdoptedModule(Factory factory) : AdoptedModule(factory, make_seeded(factory, /*seed=*/0)) {}
+
+AdoptedModule::AdoptedModule(Factory factory, const TorchModulePtr& made)
+    : AdoptedTensors(*made),
+      factory_(std::move(factory)),
+      is_linear_(typeid(*made) == typeid(torch::nn::LinearImpl)),
+      adopted_parameters_(named_parameters()) {}
+
+void AdoptedModule::set_term(const std::shared_ptr<AdoptedTerm>& term) {
+  D9D_ASSERT(is_linear_, "a term of a torch::nn::Linear");
+  if (term_ != nullptr) remove_child("");
+  term_ = term;
+  if (term_ != nullptr) register_unnamed(term_);
+}
+
+at::Tensor AdoptedModule::with_term(const at::Tensor& output, const at::Tensor& input) const {
+  return term_ == nullptr ? output : output + term_->forward(input);
+}
 
 void AdoptedModule::after_materialize(at::Device /*device*/) {
   module_ = make_seeded(factory_, /*seed=*/0);
   const at::NoGradGuard no_grad;
   auto leaves = module_->named_parameters();
-  for (const auto& [name, parameter] : named_parameters()) {
+  for (const auto& [name, parameter] : adopted_parameters_) {
     at::Tensor& leaf = leaves[name];
     // A meta parameter gets its storage from its flat group, which takes the leaf's dtype for granted.
     const at::Tensor& local = parameter->local();
@@ -87,7 +105,7 @@ void AdoptedModule::after_materialize(at::Device /*device*/) {
 void AdoptedModule::after_reset(std::uint64_t base_seed, const std::string& name) {
   const TorchModulePtr fresh = make_seeded(factory_, philox_key(base_seed, "init", name));
   const auto values = fresh->named_parameters();
-  for (const auto& [own_name, parameter] : named_parameters()) parameter->copy_from(values[own_name]);
+  for (const auto& [own_name, parameter] : adopted_parameters_) parameter->copy_from(values[own_name]);
   const auto buffer_values = fresh->named_buffers();
   for (const auto& [own_name, buffer] : named_buffers()) buffer->local.copy_(buffer_values[own_name]);
 }
@@ -96,7 +114,7 @@ torch::nn::Module& AdoptedModule::ready_module() const {
   D9D_CHECK(module_ != nullptr, StateError, "[modules::adopt] expected storage for ", canonical_name(),
             " before forward, got none. Call materialize() and reset_parameters().");
   const auto leaves = module_->named_parameters();
-  for (const auto& [name, parameter] : named_parameters()) {
+  for (const auto& [name, parameter] : adopted_parameters_) {
     D9D_CHECK(leaves[name].is_same(parameter->local()), StateError, "[modules::adopt] expected ", canonical_name(), ".",
               name,
               " to be the tensor that the torch::nn module computes with, got another: replacing the leaves of an "

@@ -24,14 +24,18 @@
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "d9d/core/autograd/operator_watch.h"
 #include "d9d/modules/module.h"
 
 namespace torch::nn {
 class Module;
-}
+class LinearImpl;
+}  // namespace torch::nn
 
 namespace d9d {
 
@@ -43,11 +47,25 @@ class AdoptedTensors : public Module {
   explicit AdoptedTensors(const torch::nn::Module& source);
 };
 
+// A term of an adopted torch::nn::Linear, with parameters of its own.
+class AdoptedTerm : public Module {
+ public:
+  [[nodiscard]] virtual at::Tensor forward(const at::Tensor& input) const = 0;
+};
+
 class AdoptedModule : public AdoptedTensors {
  public:
   using Factory = std::function<std::shared_ptr<torch::nn::Module>()>;
   explicit AdoptedModule(Factory factory);
   void set_buffer_ranks(const DeviceMesh& ranks) { buffer_ranks_ = ranks; }
+
+  // Whether it is a torch::nn::Linear, with parameters weight [out, in] and bias if it has one, and not of a class
+  // derived from it. Only such a one can have a term.
+  [[nodiscard]] bool is_linear() const { return is_linear_; }
+  // Local. From now on forward adds term->forward(input) to its output; null removes the term. The term's parameters
+  // keep their names here.
+  void set_term(const std::shared_ptr<AdoptedTerm>& term);
+  [[nodiscard]] const std::shared_ptr<AdoptedTerm>& term() const { return term_; }
 
  protected:
   void on_step_finished(StepOutcome outcome) override;
@@ -59,6 +77,7 @@ class AdoptedModule : public AdoptedTensors {
   [[nodiscard]] torch::nn::Module& ready_module() const;
 
   void check_drew_nothing(const OperatorWatch& watch) const;
+  [[nodiscard]] at::Tensor with_term(const at::Tensor& output, const at::Tensor& input) const;
 
   // While it lives in a recomputation, the torch::nn module uses copies of its buffers with their values before the
   // first run, so that it computes the same again and its own buffers do not change.
@@ -78,10 +97,14 @@ class AdoptedModule : public AdoptedTensors {
   };
 
  private:
-  const Factory factory_;
-  // Its tensors are those of this module's parameters and buffers; null until materialized.
+  AdoptedModule(Factory factory, const std::shared_ptr<torch::nn::Module>& made);
   void follow_mode() const;
 
+  const Factory factory_;
+  const bool is_linear_;
+  const std::vector<std::pair<std::string, ParameterPtr>> adopted_parameters_;  // not those of a term
+  std::shared_ptr<AdoptedTerm> term_;
+  // Its tensors are those of the adopted parameters and buffers; null until materialized.
   std::shared_ptr<torch::nn::Module> module_;
   mutable std::vector<bool> modes_;  // whether each module inside was training before eval()
   DeviceMesh buffer_ranks_;          // broadcast_buffers()
@@ -112,7 +135,11 @@ class Adopted : public detail::AdoptedModule {
     const OperatorWatch watch;
     auto output = module.forward(args...);
     check_drew_nothing(watch);
-    return output;
+    if constexpr (std::is_same_v<Impl, torch::nn::LinearImpl>) {
+      return with_term(output, args...);
+    } else {
+      return output;
+    }
   }
 };
 

@@ -35,7 +35,7 @@ struct LoraParams {
   }
 };
 
-// Adapters of low rank for each Linear and GroupedLinear whose name matches.
+// Adapters of low rank for each linear, group of experts, embedding and language-modelling head whose name matches.
 struct LoraConfig {
   std::string module_name_pattern = {};  // regular expression of whole names of modules
   LoraParams params = {};                // of each adapter

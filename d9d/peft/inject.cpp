@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <set>
 #include <utility>
 
-#include "d9d/blocks/embedding/split_token_embeddings.h"
-#include "d9d/blocks/head/language_modelling_head.h"
-#include "d9d/blocks/linear/linear.h"
 #include "d9d/blocks/moe/moe_layer.h"
 #include "d9d/modules/adopt.h"
+#include "d9d/peft/adapter_site.h"
 #include "d9d/peft/name_pattern.h"
 
 namespace d9d {
@@ -30,29 +29,16 @@ std::vector<NamedModule> modules_of(Module& model) {
   return modules;
 }
 
-// What adapters are not built for; null: built, or not a module that computes a product.
-const char* unsupported_kind(const Module& module) {
-  if (const auto* const linear = dynamic_cast<const Linear*>(&module)) {
-    if (linear->config.role == ParameterRole::kRouter) return "a router";
-    if (linear->config.role == ParameterRole::kHead) return "a head";
-    return nullptr;
-  }
-  if (dynamic_cast<const SplitTokenEmbeddings*>(&module) != nullptr) return "an embedding";
-  if (dynamic_cast<const LanguageModellingHead*>(&module) != nullptr) return "a head";
-  if (dynamic_cast<const detail::AdoptedModule*>(&module) != nullptr) return "an adopted module";
-  return nullptr;
-}
-
-bool can_have_adapter(const Module& module) {
-  if (unsupported_kind(module) != nullptr) return false;
-  return dynamic_cast<const Linear*>(&module) != nullptr || dynamic_cast<const GroupedLinear*>(&module) != nullptr;
+// Whether it belongs to a module of torch::nn that can have no adapter, though it may compute products.
+bool is_opaque(const NamedModule& each) {
+  return dynamic_cast<const detail::AdoptedTensors*>(each.module) != nullptr && adapter_site(*each.module) == nullptr;
 }
 
 class Injector {
  public:
   explicit Injector(Module& model) : model_(model), modules_(modules_of(model)) {
     for (const auto& [name, module] : modules_) {
-      if (can_have_adapter(*module)) result_.linears.push_back(name);
+      if (adapter_site(*module) != nullptr) result_.linears.push_back(name);
       if (dynamic_cast<MoELayer*>(module) != nullptr) mixtures_.push_back(name + ".");
     }
   }
@@ -82,36 +68,31 @@ class Injector {
               lora.params.r, ".");
     const NamePattern pattern(lora.module_name_pattern, "[peft] ");
     bool matches = false;
-    for (const auto& [name, module] : modules_) {
-      if (!pattern.matches(name)) continue;
-      const char* const unsupported = unsupported_kind(*module);
-      D9D_CHECK(unsupported == nullptr, ConfigError, "[peft] expected '", lora.module_name_pattern,
-                "' to match no module whose adapters are not built in this version, got '", name, "', ", unsupported,
-                ". Narrow the pattern, or train the module by full_tune.");
-      matches = add_adapter(name, dynamic_cast<Linear*>(module), lora.params) ||
-                add_adapter(name, dynamic_cast<GroupedLinear*>(module), lora.params) || matches;
+    for (const NamedModule& each : modules_) {
+      if (!pattern.matches(each.name)) continue;
+      D9D_CHECK(!is_opaque(each), ConfigError, "[peft] expected '", lora.module_name_pattern,
+                "' to match no module whose adapters are not built in this version, got '", each.name,
+                "', which is, or is inside, an adopted module other than torch::nn::Linear. Narrow the pattern, or "
+                "train the module by full_tune.");
+      const std::unique_ptr<AdapterSite> site = adapter_site(*each.module);
+      if (site == nullptr) continue;
+      matches = true;
+      if (site->computes()) add_adapter(each.name, *site, lora.params);
     }
     if (!matches) result_.unmatched.push_back(lora.module_name_pattern);
   }
 
-  template <class L>
-  bool add_adapter(const std::string& name, L* linear, const LoraParams& params) {
-    if (linear == nullptr) return false;
-    D9D_CHECK(!linear->adapter(), ConfigError, "[peft] expected one adapter for each module, got two for '", name,
+  void add_adapter(const std::string& name, AdapterSite& site, const LoraParams& params) {
+    D9D_CHECK(!site.has_adapter(), ConfigError, "[peft] expected one adapter for each module, got two for '", name,
               "'. Let one pattern match it.");
     D9D_CHECK(params.dropout == 0.0 || !is_in_mixture(name), ConfigError,
               "[peft] expected adapters without dropout within a mixture of experts, where it is not built in this "
               "version, got ",
               params.dropout, " for '", name, "'. Set it to 0.");
-    linear->add_adapter({.rank = params.r, .scale = params.scale(), .dropout = params.dropout});
-    if (const ParameterPtr bias = bias_of(*linear)) bases_.insert(bias.get());
-    bases_.insert(linear->weight.get());
+    site.add({.rank = params.r, .scale = params.scale(), .dropout = params.dropout});
+    for (const ParameterPtr& base : site.bases()) bases_.insert(base.get());
     result_.adapted.push_back(name);
-    return true;
   }
-
-  static ParameterPtr bias_of(const Linear& linear) { return linear.bias; }
-  static ParameterPtr bias_of(const GroupedLinear& /*linear*/) { return nullptr; }
 
   [[nodiscard]] bool is_in_mixture(const std::string& name) const {
     return std::ranges::any_of(mixtures_, [&](const std::string& prefix) { return name.starts_with(prefix); });
@@ -122,10 +103,10 @@ class Injector {
     bool matches = false;
     for (const auto& [name, module] : modules_) {
       if (!pattern.matches(name)) continue;
-      const bool is_linear = can_have_adapter(*module);
+      const bool is_named = adapter_site(*module) != nullptr;
       for (const auto& [parameter_name, parameter] : module->named_parameters()) {
         matches = true;
-        if (is_linear || !bases_.contains(parameter.get())) parameter->set_requires_grad(true);
+        if (is_named || !bases_.contains(parameter.get())) parameter->set_requires_grad(true);
       }
     }
     if (!matches) result_.unmatched.push_back(tune.module_name_pattern);
@@ -134,7 +115,7 @@ class Injector {
   Module& model_;
   const std::vector<NamedModule> modules_;
   std::vector<std::string> mixtures_;  // prefixes of names
-  std::set<const Parameter*> bases_;   // weights and biases of linears with adapters
+  std::set<const Parameter*> bases_;   // weights and biases of modules with adapters
   PeftInjection result_;
 };
 
@@ -157,7 +138,7 @@ void check_patterns(const std::vector<PeftInjection>& stages) {
       return std::ranges::find(stage.unmatched, pattern) != stage.unmatched.end();
     });
     D9D_CHECK(!is_unmatched, ConfigError, "[peft] expected module_name_pattern '", pattern,
-              "' to match the whole name of a module, got none. Linears of the model are ", some_of(linears),
+              "' to match the whole name of a module, got none. Modules that can have adapters are ", some_of(linears),
               ", ...: ", linears.size(), " in all.");
   }
 }

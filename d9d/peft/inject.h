@@ -1,4 +1,4 @@
-// Freezes a model but for what a method trains, and adds the method's adapters. Adapters are children of the linears
+// Freezes a model but for what a method trains, and adds the method's adapters. Adapters are children of the modules
 // that they belong to (d9d/blocks/linear/low_rank_adapter.h), so names of the model's own parameters do not change and
 // its checkpoints load as before.
 //
@@ -28,8 +28,9 @@ struct PeftInjection {
 PeftInjection inject_peft(const PeftConfig& method, Module& model);
 
 // The same for one stage of a pipeline, where patterns may match nothing: the caller joins the stages and calls
-// check_patterns(). Throws ConfigError, naming the module, for adapters that are not built: of embeddings, heads,
-// routers and adopted modules, dropout of those within a mixture of experts, and two adapters of one module.
+// check_patterns(). Throws ConfigError, naming the module, for adapters that are not built: of adopted modules
+// other than torch::nn::Linear, dropout of those within a mixture of experts, and two adapters of one module. An
+// embedding that this stage has for a tied head alone gets none.
 [[nodiscard]] PeftInjection inject_peft_into_stage(const PeftConfig& method, Module& stage);
 
 // Local. Throws ConfigError for the first pattern that no stage matches, with names that it could have matched. stages:

@@ -1,5 +1,6 @@
 #include "d9d/peft/merge.h"
 
+#include <memory>
 #include <ranges>
 #include <set>
 #include <string>
@@ -8,15 +9,10 @@
 #include <ATen/core/grad_mode.h>
 
 #include "d9d/base/check.h"
-#include "d9d/blocks/linear/linear.h"
-#include "d9d/blocks/moe/grouped_linear.h"
+#include "d9d/peft/adapter_site.h"
 
 namespace d9d {
 namespace {
-
-// B A as the weight has it: [out, in], and [groups, in, out].
-at::Tensor product_of(const Linear& /*linear*/, const at::Tensor& a, const at::Tensor& b) { return b.matmul(a); }
-at::Tensor product_of(const GroupedLinear& /*linear*/, const at::Tensor& a, const at::Tensor& b) { return a.matmul(b); }
 
 void set_values(const ParameterPtr& weight, const at::Tensor& values) {
   const at::NoGradGuard no_grad;
@@ -24,30 +20,32 @@ void set_values(const ParameterPtr& weight, const at::Tensor& values) {
   update_local({weight});
 }
 
-template <class L>
-std::function<void()> merge(L& linear) {
+std::function<void()> merge(AdapterSite& site) {
   const at::NoGradGuard no_grad;
-  const at::Tensor weight = linear.weight->stored().detach();
-  const auto wide = at::promote_types(weight.scalar_type(), at::kFloat);
-  const LowRankAdapter<L> adapter = linear.take_adapter();
-  const auto wide_values = [&](const ModulePtr<L>& each) { return each->weight->stored().detach().to(wide); };
-  const at::Tensor term = product_of(linear, wide_values(adapter.a), wide_values(adapter.b)) * adapter.scale;
-  const at::Tensor original = weight.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
-  set_values(linear.weight, weight.to(wide) + term);
-  return [&linear, adapter, original] {
-    set_values(linear.weight, original);
-    linear.put_adapter(adapter);
+  const std::vector<at::Tensor> terms = site.terms();
+  std::vector<std::pair<ParameterPtr, at::Tensor>> originals;
+  const std::vector<ParameterPtr> bases = site.bases();
+  for (std::size_t i = 0; i < terms.size(); ++i) {
+    const at::Tensor weight = bases[i]->stored().detach();
+    originals.emplace_back(bases[i], weight.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
+    set_values(bases[i], weight.to(terms[i].scalar_type()) + terms[i]);
+  }
+  return [originals, put_back = site.take()] {
+    for (const auto& [weight, original] : originals) set_values(weight, original);
+    put_back();
   };
 }
 
-template <class L>
-void check_whole(const std::string& name, const L& linear) {
-  D9D_CHECK(!has_flat_shard(linear.weight->placements()), ConfigError,
+void check_can_be_merged(const std::string& name, const AdapterSite& site) {
+  D9D_CHECK(!has_flat_shard(site.bases().front()->placements()), ConfigError,
             "[peft] expected weights that FSDP has not cut, "
             "got those of '",
             name,
             "': merging them in memory is not built in this version. Merge the model of a job "
             "without data_parallel_shard.");
+  D9D_CHECK(!site.is_tied(), ConfigError, "[peft] expected weights that one module reads, got those of '", name,
+            "', an embedding and a head that are tied: merging the adapter of one in memory would change the other. "
+            "Compute with the adapter, or build the model untied.");
 }
 
 }  // namespace
@@ -57,19 +55,16 @@ void MergedPeft::unmerge() {
 }
 
 MergedPeft merge_peft(Module& model) {
-  std::vector<std::function<void()>> undo;
-  std::vector<std::function<void()>> merges;
+  std::vector<std::unique_ptr<AdapterSite>> sites;
   std::set<const Module*> seen;
-  const auto add = [&](const std::string& name, auto* linear) {
-    if (linear == nullptr || !linear->adapter() || !seen.insert(linear).second) return;
-    check_whole(name, *linear);
-    merges.emplace_back([&undo, linear] { undo.push_back(merge(*linear)); });
-  };
   model.for_each_module([&](const std::string& name, Module& module) {
-    add(name, dynamic_cast<Linear*>(&module));
-    add(name, dynamic_cast<GroupedLinear*>(&module));
+    std::unique_ptr<AdapterSite> site = adapter_site(module);
+    if (site == nullptr || !site->has_adapter() || !seen.insert(&module).second) return;
+    check_can_be_merged(name, *site);
+    sites.push_back(std::move(site));
   });
-  for (const auto& each : merges) each();
+  std::vector<std::function<void()>> undo;
+  for (const auto& site : sites) undo.push_back(merge(*site));
   return MergedPeft(std::move(undo));
 }
 

@@ -25,10 +25,11 @@ class MergedPeft {
   std::vector<std::function<void()>> undo_;
 };
 
-// Local. W += scale * B A for every linear with an adapter, computed in float32 (float64 for a weight in float64) and
-// rounded once to the dtype in which the weight is kept; the adapter is then removed. Linears may be sharded by tensor
+// Local. W += scale * B A for every module with an adapter, computed in float32 (float64 for a weight in float64) and
+// rounded once to the dtype in which the weight is kept; the adapter is then removed. Weights may be sharded by tensor
 // and expert parallelism. Not between the forward and the backward of a microbatch. Throws ConfigError, before any
-// weight changes, for weights of FSDP, which is not built in this version.
+// weight changes, for weights of FSDP, which is not built in this version, and for a head or an embedding that are
+// tied, since merging the adapter of one would change the other.
 [[nodiscard]] MergedPeft merge_peft(Module& model);
 
 }  // namespace d9d
