@@ -148,9 +148,10 @@ class Module {
   // "<dotted path>/<name>"; a tensor of several elements holds counts.
   [[nodiscard]] std::map<std::string, at::Tensor> step_statistics() const;
 
-  // The FLOPs of this module's own matrix products, without those of its children, in the forward of one token of a
-  // sequence of so many positions. Counted for the whole model, not for a rank's part.
-  [[nodiscard]] virtual double forward_flops(std::int64_t /*num_positions*/) const { return 0; }
+  // The FLOPs of this module's own matrix products, without those of its children, in the forward and backward of one
+  // token of a sequence of so many positions. Counted for the whole model, not for a rank's part. The gradient of each
+  // input counts, also where nothing before it is trained.
+  [[nodiscard]] virtual double training_flops(std::int64_t /*num_positions*/) const { return 0; }
 
   // How tensor parallelism over num_ranks ranks lays this module out; none if this is not built for it. Throws
   // ConfigError for sizes that cannot be divided among so many ranks.

@@ -64,8 +64,8 @@ void GroupedQueryAttention::after_materialize(at::Device device) {
   if (device.is_cuda()) join_weights(projections());
 }
 
-double GroupedQueryAttention::forward_flops(std::int64_t num_positions) const {
-  constexpr double kProducts = 2;  // of queries with keys, of probabilities with values
+double GroupedQueryAttention::training_flops(std::int64_t num_positions) const {
+  constexpr double kProducts = 3 * 2;  // of queries with keys, of probabilities with values; in backward twice as many
   const double num_keys = static_cast<double>(num_positions) / (config.is_causal ? 2 : 1);
   return 2.0 * kProducts * static_cast<double>(config.num_attention_heads * config.head_dim) * num_keys;
 }

@@ -51,7 +51,7 @@ class GroupedQueryAttention : public Module {
                                    const std::optional<PackedSequences>& packed = std::nullopt) const;
 
   // A query sees half of the sequence on average if attention is causal. Windows are not considered.
-  [[nodiscard]] double forward_flops(std::int64_t num_positions) const override;
+  [[nodiscard]] double training_flops(std::int64_t num_positions) const override;
   [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
   void set_tensor_parallel_context(TensorParallelContextPtr context) override { tensor_parallel_ = std::move(context); }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "d9d/blocks/linear/tensor_parallel_context.h"
+#include "d9d/modules/product_flops.h"
 
 namespace d9d {
 
@@ -23,10 +24,12 @@ LanguageModellingHead::LanguageModellingHead(VocabularySplits splits, std::vecto
       is_tied(true),
       weights(register_module<SplitWeights>("lm_head", vocabulary, embedding_weights)->weights) {}
 
-double LanguageModellingHead::forward_flops(std::int64_t /*num_positions*/) const {
-  const std::int64_t rank = adapter() ? adapter()->a->config.out_features : 0;
-  return 2.0 * static_cast<double>(weights.front()->global_shape().back() + rank) *
-         static_cast<double>(vocabulary.total());
+double LanguageModellingHead::training_flops(std::int64_t /*num_positions*/) const {
+  double flops = 0;
+  for (const ParameterPtr& weight : weights) flops += product_flops(*weight);
+  if (!adapter()) return flops;
+  for (const ParameterPtr& weight : adapter()->b->weights) flops += product_flops(*weight);
+  return flops;
 }
 
 void LanguageModellingHead::add_adapter(const LowRankConfig& low_rank) {

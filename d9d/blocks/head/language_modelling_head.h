@@ -53,7 +53,7 @@ class LanguageModellingHead : public Adaptable<Linear, SplitWeights> {
   // Local. Puts a new adapter, see Adaptable.
   void add_adapter(const LowRankConfig& config);
 
-  [[nodiscard]] double forward_flops(std::int64_t num_positions) const override;
+  [[nodiscard]] double training_flops(std::int64_t num_positions) const override;
   [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
   void set_tensor_parallel_context(TensorParallelContextPtr context) override;
   // Replaces the local context.

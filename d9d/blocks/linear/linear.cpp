@@ -7,6 +7,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/kernels/linear/linear.h"
+#include "d9d/modules/product_flops.h"
 
 namespace d9d {
 namespace {
@@ -33,9 +34,7 @@ Linear::Linear(const LinearConfig& configuration)
                      "bias", {.shape = {config.out_features}, .init = fan_in(config), .role = ParameterRole::kVector})
                : nullptr) {}
 
-double Linear::forward_flops(std::int64_t /*num_positions*/) const {
-  return 2.0 * static_cast<double>(config.in_features) * static_cast<double>(config.out_features);
-}
+double Linear::training_flops(std::int64_t /*num_positions*/) const { return product_flops(*weight); }
 
 std::vector<kernels::LowRankTerm> Linear::low_rank_terms(std::size_t output) const {
   if (!adapter() || adapter()->dropout || !adapter()->a->is_plain() || !adapter()->b->is_plain()) return {};

@@ -26,7 +26,7 @@ class Linear : public Adaptable<Linear> {
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
   // forward() without the bias, which row-parallel linears add after a sum over ranks.
   [[nodiscard]] at::Tensor product(const at::Tensor& x) const;
-  [[nodiscard]] double forward_flops(std::int64_t num_positions) const override;
+  [[nodiscard]] double training_flops(std::int64_t num_positions) const override;
   // Whether it has neither a bias, hooks of its own nor a part of an adapter that is more than a product, so that a
   // kernel may use its weight and low_rank_terms() directly.
   [[nodiscard]] bool is_product() const {

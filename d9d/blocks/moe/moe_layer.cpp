@@ -7,6 +7,7 @@
 #include "d9d/kernels/moe_permute/select_rows.h"
 #include "d9d/kernels/router/expert_counts.h"
 #include "d9d/kernels/router/load_balancing.h"
+#include "d9d/modules/product_flops.h"
 
 namespace d9d {
 namespace {
@@ -39,9 +40,13 @@ MoELayer::MoELayer(const MoELayerConfig& configuration)
           {.shape = {config.num_experts}, .dtype = at::kLong, .init = init::zeros(), .is_persistent = false})),
       dispatcher_(std::make_unique<LocalTokenDispatcher>(config.num_experts)) {}
 
-double MoELayer::forward_flops(std::int64_t /*num_positions*/) const {
-  constexpr double kProducts = 3;  // gate, up and down
-  return 2.0 * kProducts * static_cast<double>(config.top_k * config.hidden_size * config.intermediate_size);
+double MoELayer::training_flops(std::int64_t /*num_positions*/) const {
+  double of_an_expert = 0;
+  grouped_experts->for_each_module([&](const std::string&, Module& module) {
+    if (const auto* const linear = dynamic_cast<const GroupedLinear*>(&module))
+      of_an_expert += product_flops(*linear->weight);
+  });
+  return static_cast<double>(config.top_k) * of_an_expert;
 }
 
 MoEOutput MoELayer::forward(const at::Tensor& hidden_states, const std::optional<at::Tensor>& real_positions) const {

@@ -55,7 +55,7 @@ class MoELayer : public Module {
                                   const std::optional<at::Tensor>& real_positions = std::nullopt) const;
 
   // Those of the experts that a token chooses.
-  [[nodiscard]] double forward_flops(std::int64_t num_positions) const override;
+  [[nodiscard]] double training_flops(std::int64_t num_positions) const override;
 
   // The ranks whose tokens are counted together for load balancing. Default: this rank only.
   struct CountRanks {

@@ -28,6 +28,7 @@
 #include "d9d/models/legacy_names.h"
 #include "d9d/models/model_family.h"
 #include "d9d/modules/initial_values.h"
+#include "d9d/peft/inject.h"
 
 namespace d9d {
 
@@ -102,10 +103,11 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
 
   std::optional<double> flops_per_token() const override {
     const auto whole = make_decoder_for_causal_lm(family.build(sizes, {}), config.head);  // without memory
-    double forward = 0;
+    if (config.adapters) (void)inject_peft(*config.adapters, *whole);
+    double flops = 0;
     whole->for_each_module(
-        [&](const std::string&, Module& module) { forward += module.forward_flops(sequence_length.value_or(0)); });
-    return 3 * forward;  // each product has two of its size in backward
+        [&](const std::string&, Module& module) { flops += module.training_flops(sequence_length.value_or(0)); });
+    return flops;
   }
 
   nlohmann::json dump_hparams() const override {

@@ -18,9 +18,11 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 template <class Parameters>
-CausalLMProvider<Parameters> provider_of(const ModelFamily<Parameters>& family) {
+CausalLMProvider<Parameters> provider_of(const ModelFamily<Parameters>& family,
+                                         const std::optional<PeftConfig>& adapters = std::nullopt) {
   const auto sizes = test::small_parameters<Parameters>({});
-  return {family, {.model = {.written = sizes}}, sizes, Dtype::kFloat32, {{"README.md", "A model."}}};
+  return {
+      family, {.model = {.written = sizes}, .adapters = adapters}, sizes, Dtype::kFloat32, {{"README.md", "A model."}}};
 }
 
 // The stage of a model in one piece, with values.
@@ -56,7 +58,7 @@ TEST(CausalLMProvider, Loads_what_it_exports_in_the_names_of_Hugging_Face_and_in
   });
 }
 
-// 6 N + 6 L Hq D S: N are the weights of the matrix products that a token passes through.
+// 6 N + 6 L Hq D S: N are the weights of the matrix products that a token passes through; 4 N if they are frozen.
 TEST(CausalLMProvider, Knows_the_flops_of_a_token) {
   for_each_family([](const auto& family) {
     SCOPED_TRACE(family.name);
@@ -65,16 +67,24 @@ TEST(CausalLMProvider, Knows_the_flops_of_a_token) {
     const auto& layer = sizes.at("layer");
     const auto size = [&](const char* name) { return layer.at(name).template get<double>(); };
     const double hidden = size("hidden_size"), head_dim = size("head_dim"), heads = size("num_attention_heads");
-    double ffn = 3 * hidden * size("intermediate_size");
-    if (layer.contains("num_experts")) ffn = ffn * size("experts_top_k") + hidden * size("num_experts");
-    const double projections = 2 * hidden * head_dim * (heads + size("num_key_value_heads"));
+    const double key_value_heads = size("num_key_value_heads"), intermediate = size("intermediate_size");
+    const bool has_experts = layer.contains("num_experts");
+    const double experts = has_experts ? size("experts_top_k") : 1;  // that a token passes through
+    const double ffn = 3 * hidden * intermediate * experts + (has_experts ? hidden * size("num_experts") : 0);
+    const double projections = 2 * hidden * head_dim * (heads + key_value_heads);
     double vocabulary = 0;
     for (const auto& [name, rows] : provider.sizes.split_vocab_size) vocabulary += static_cast<double>(rows);
     const auto layers = sizes.at("num_hidden_layers").template get<double>();
-    const double products = 6 * (layers * (projections + ffn) + hidden * vocabulary);
-    EXPECT_DOUBLE_EQ(provider.flops_per_token().value(), products);
+    const double weights = layers * (projections + ffn) + hidden * vocabulary;
+    EXPECT_DOUBLE_EQ(provider.flops_per_token().value(), 6 * weights);
     provider.sequence_length = 64;
-    EXPECT_DOUBLE_EQ(provider.flops_per_token().value(), products + 6 * layers * heads * head_dim * 64);
+    EXPECT_DOUBLE_EQ(provider.flops_per_token().value(), 6 * weights + 6 * layers * heads * head_dim * 64);
+
+    const LoraConfig lora{.module_name_pattern = ".*_proj", .params = {.r = 2, .alpha = 2.0, .dropout = 0.0}};
+    const double sides_of_attention = 4 * hidden + 2 * head_dim * (heads + key_value_heads);
+    const double sides_of_ffn = 3 * (hidden + intermediate) * experts;
+    EXPECT_DOUBLE_EQ(provider_of(family, lora).flops_per_token().value(),
+                     4 * weights + 6 * 2 * layers * (sides_of_attention + sides_of_ffn));
   });
 }
 
