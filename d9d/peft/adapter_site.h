@@ -14,7 +14,7 @@
 
 namespace d9d {
 
-// Borrows its module.
+// A module that can have an adapter. Borrows the module.
 class AdapterSite {
  public:
   virtual ~AdapterSite() = default;
@@ -33,7 +33,7 @@ class AdapterSite {
   [[nodiscard]] virtual std::function<void()> take() = 0;
 };
 
-// Null if no adapter of the module can be built.
+// The site of a module; null if no adapter of it can be built.
 [[nodiscard]] std::unique_ptr<AdapterSite> adapter_site(Module& module);
 
 }  // namespace d9d

@@ -12,7 +12,7 @@
 
 namespace d9d {
 
-// Has of an adopted module what the adapter of a Linear needs. Borrows the module, which is_linear().
+// What an adopted torch::nn::Linear has in common with a Linear. Borrows the module, which is_linear().
 class AdoptedLinear {
  public:
   explicit AdoptedLinear(detail::AdoptedModule& module);

@@ -12,6 +12,8 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/philox.h"
+#include "d9d/blocks/linear/low_rank_adapter.h"
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/loop/checkpoint/job_state.h"
 #include "d9d/loop/checks/equal_microbatches.h"
@@ -129,6 +131,11 @@ class RankJob {
     mutate_placements(*model, mutation_);
     model->materialize(at::kCPU);
     model->reset_parameters(/*base_seed=*/11);
+    if (mutation_ == Mutation::kAdapterSeed && context_.rank() == context_.world_size() - 1) {
+      for (const auto& [name, parameter] : model->named_parameters()) {
+        if (is_adapter_parameter(name)) parameter->reset({.key = philox_key(/*seed=*/12, "init", name)});
+      }
+    }
     return model;
   }
 

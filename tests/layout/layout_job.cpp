@@ -64,7 +64,7 @@ template <class Config>
 Config with_groups_of(Config config) {
   config.decay_all = false;
   config.groups = {{.group = {.name = "attention",
-                              .parameters = ".*\\.self_attn\\..*_proj\\.weight",
+                              .parameters = ".*\\.self_attn\\..*_proj\\.(?:lora_[AB]\\.)?weight",
                               .lr_factor = 0.5,
                               .weight_decay = 0.3}},
                    {.group = {.name = "norms", .parameters = ".*norm.*", .lr_factor = 2.0}}};

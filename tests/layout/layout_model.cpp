@@ -158,8 +158,8 @@ ModulePtr<LayoutModel> make_layout_model(const LayoutJob& job, Checkpoints check
   }
   if (job.adapts) {
     const PeftConfig norms = FullTuneConfig{.module_name_pattern = ".*norm"};
-    const PeftConfig projections = LoraConfig{.module_name_pattern = ".*_proj", .params = {.r = 3, .alpha = 5.0}};
-    (void)inject_peft_into_stage(StackConfig{.methods = {norms, projections}}, *model);
+    const PeftConfig adapters = LoraConfig{.module_name_pattern = ".*", .params = {.r = 3, .alpha = 5.0}};
+    (void)inject_peft_into_stage(StackConfig{.methods = {norms, adapters}}, *model);
   }
   if (job.freezes_attention) freeze_attention(*model->backbone);
   return model;

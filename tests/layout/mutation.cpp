@@ -135,6 +135,7 @@ constexpr Description kDescriptions[] = {
     {Mutation::kSeedOfRank, "seed_of_rank", "dropout has another seed on each rank"},
     {Mutation::kStageSumEarly, "stage_sum_early", "a stage's gradients are summed after its first microbatch"},
     {Mutation::kTiedDropped, "tied_dropped", "the gradients of an embedding that two stages have are not summed"},
+    {Mutation::kAdapterSeed, "adapter_seed", "the last rank draws its adapters from another seed"},
     {Mutation::kBufferDropped, "buffer_dropped", "a layer's own buffer follows the activations of one rank"},
     {Mutation::kFreezingUnseen, "freezing_unseen", "a parameter that is frozen late is not seen"},
     {Mutation::kUnequalCut, "unequal_cut", "ranks train as many microbatches as the one that has fewest"},
@@ -182,7 +183,10 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
     return layout.pads && has_experts(job) && (job.balances_by_loss || job.balances_by_bias);
   }
   if (mutation == Mutation::kStageSumEarly) return num_stages(layout) > 1;
-  if (mutation == Mutation::kTiedDropped) return mesh.pipeline_parallel > 1 && job.ties_embeddings;
+  if (mutation == Mutation::kTiedDropped) {
+    return mesh.pipeline_parallel > 1 && job.ties_embeddings && !job.adapts;
+  }
+  if (mutation == Mutation::kAdapterSeed) return job.adapts;
   if (mutation == Mutation::kMessageStale) return mesh.pipeline_parallel > 1;
   if (mutation == Mutation::kMessageRounded) return num_stages(layout) > 1 && !is_rounded_to_float(drawn);
   if (mutation == Mutation::kLostAsleep) return !layout.sleeps.empty() && job.num_steps > 1;

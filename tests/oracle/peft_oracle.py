@@ -2,12 +2,12 @@
 
     peft_oracle.py FOLDER CASE...        a CASE is `<architecture>.causal_lm.float64`, a folder in FOLDER
 
-CASE/peft.safetensors has the names and layouts of d9d (experts: A [E, in, r], B [E, r, out]):
+CASE/peft.safetensors has the names and layouts of d9d (experts: A [E, in, r], B [E, r, out]; embeddings: A [ids, r]):
 
     lora.<name>      every A and B, drawn at random
     output, loss     with adapters
     grad.<name>      of every A and B
-    merged           output of merge_and_unload()
+    merged           output of merge_and_unload(), where embedding and head are not tied
 
 transformers holds the gate and up projections of experts in one parameter. peft gives it an adapter of rank 2 r for a pattern
 that matches the two: r for each, where the rest of B is zero.
@@ -39,10 +39,22 @@ def blocks_of(b):
     return gate, up
 
 
+# Of a vocabulary in one part, "regular".
+VOCABULARY = {
+    "model.embed_tokens.lora_embedding_A": "model.embed_tokens.lora_A.regular.weight",
+    "model.embed_tokens.lora_embedding_B": "model.embed_tokens.lora_B.weight",
+    "lm_head.lora_A.weight": "head.lora_A.weight",
+    "lm_head.lora_B.weight": "head.lora_B.regular.weight",
+}
+
+
 def in_our_names(tensors, num_experts):
     result = {}
     for name, tensor in tensors.items():
-        name = name.removeprefix(PREFIX).replace(".default.", ".")
+        name = name.removeprefix(PREFIX).replace(".default.", ".").removesuffix(".default")
+        if name in VOCABULARY:
+            result[VOCABULARY[name]] = tensor.T if "embedding_A" in name else tensor
+            continue
         if ".experts." not in name:
             result[name] = tensor
             continue
@@ -71,7 +83,7 @@ def draw(name, parameter, num_experts):
 def write_case(folder, **options):
     inputs = load_file(folder / "expected.safetensors")
     base = oracle.load(folder, "causal_lm", torch.float64)
-    model = get_peft_model(base, LoraConfig(r=4, lora_alpha=6.0, target_modules=r".*_proj", **options))
+    model = get_peft_model(base, LoraConfig(r=4, lora_alpha=6.0, target_modules=r".*_proj|.*embed_tokens|lm_head", **options))
     torch.manual_seed(13)
     adapters = {name: parameter for name, parameter in model.named_parameters() if "lora_" in name}
     assert all(parameter.requires_grad == (name in adapters) for name, parameter in model.named_parameters())
@@ -82,8 +94,9 @@ def write_case(folder, **options):
     loss.backward()
     values = in_our_names({name: parameter.detach() for name, parameter in adapters.items()}, num_experts)
     gradients = in_our_names({name: parameter.grad for name, parameter in adapters.items()}, num_experts)
-    merged, _ = oracle.CausalLM.compute(model.merge_and_unload(), inputs)
-    tensors = {"output": output, "loss": loss, "merged": merged}
+    tensors = {"output": output, "loss": loss}
+    if not base.config.tie_word_embeddings:
+        tensors["merged"], _ = oracle.CausalLM.compute(model.merge_and_unload(), inputs)
     tensors |= {f"lora.{name}": tensor for name, tensor in values.items()}
     tensors |= {f"grad.{name}": tensor for name, tensor in gradients.items()}
     save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}, folder / "peft.safetensors")

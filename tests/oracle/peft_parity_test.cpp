@@ -1,4 +1,4 @@
-// Compares LoRA with Hugging Face peft, in float64: output, loss and every gradient with adapters, and the output of
+// Compares LoRA of projections, experts, embedding and head with Hugging Face peft, in float64: output, loss and every gradient with adapters, and the output of
 // the merged model.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -18,12 +18,14 @@ using test::OracleCase;
 using test::Tensors;
 using test::tolerance;
 
-// One of each: without biases, with them and rsLoRA, experts.
+// One of each: without biases, with a tied head, with biases and rsLoRA, experts.
 std::vector<OracleCase> cases() {
   std::vector<OracleCase> cases;
   for (const OracleCase& oracle : test::cases_in({Dtype::kFloat64}, "causal_lm")) {
     const std::string& name = oracle.architecture->name;
-    if (name == "qwen3_dense_plain" || name == "qwen2_plain" || name == "qwen3_moe_normalized") cases.push_back(oracle);
+    for (const char* const chosen : {"qwen3_dense_plain", "qwen3_dense_tied", "qwen2_plain", "qwen3_moe_normalized"}) {
+      if (name == chosen) cases.push_back(oracle);
+    }
   }
   return cases;
 }
@@ -32,14 +34,14 @@ class PeftParity : public ::testing::TestWithParam<OracleCase> {
  protected:
   static void SetUpTestSuite() {
     const std::vector<OracleCase> all = cases();
-    ASSERT_EQ(all.size(), 3);
+    ASSERT_EQ(all.size(), 4);
     test::run_python("tests/oracle/peft_oracle.py", {test::oracle_folder().string(), all[0].folder_name(),
-                                                     all[1].folder_name(), all[2].folder_name()});
+                                                     all[1].folder_name(), all[2].folder_name(), all[3].folder_name()});
   }
 };
 
 PeftConfig config_of(const OracleCase& oracle) {
-  return LoraConfig{.module_name_pattern = ".*_proj",
+  return LoraConfig{.module_name_pattern = ".*_proj|.*embed_tokens|head",
                     .params = {.r = 4, .alpha = 6.0, .use_rslora = oracle.architecture->name == "qwen2_plain"}};
 }
 
@@ -67,6 +69,10 @@ void expect_equals_peft(const OracleCase& oracle, const DecoderStageOptions& opt
     if (parameter->local().grad().defined()) gradients.emplace(name, parameter->local().grad());
   }
   test::expect_all_close(gradients, test::with_prefix(expected, "grad."), tolerance("fp64"));
+  if (!expected.entries().contains("merged")) {
+    EXPECT_THROW((void)merge_peft(loaded.module()), ConfigError);
+    return;
+  }
   MergedPeft merged = merge_peft(loaded.module());
   test::expect_close("merged", loaded.output(), expected.tensor("merged"), tolerance("fp64"));
   merged.unmerge();

@@ -286,6 +286,23 @@ struct PeakMemory : c10::MemoryReportingInfoBase {
   std::int64_t peak_bytes = 0;
 };
 
+TEST(LinearCrossEntropy, Holds_no_gradient_of_a_frozen_weight_beside_a_term_of_low_rank) {
+  constexpr std::int64_t kRows = 64, kHidden = 256, kVocabulary = 8192, kRank = 2;
+  const at::Tensor hidden = leaf(values({kRows, kHidden}, 1, at::kFloat));
+  const at::Tensor weight = values({kVocabulary, kHidden}, 2, at::kFloat);
+  const LowRankLogits term{.hidden = leaf(values({kRows, kRank}, 4, at::kFloat)),
+                           .weights = {leaf(values({kVocabulary, kRank}, 5, at::kFloat))}};
+  const at::Tensor targets = labels({kRows}, kVocabulary, 3);
+  const auto memory = std::make_shared<PeakMemory>();
+  {
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, memory);
+    linear_cross_entropy(hidden, weight, targets, {.low_rank = term, .chunk_size = 1 << 16}).loss.sum().backward();
+  }
+  EXPECT_TRUE(term.weights[0].grad().defined());
+  EXPECT_GT(memory->peak_bytes, kVocabulary * kRank * 4);
+  EXPECT_LT(memory->peak_bytes, kVocabulary * kHidden * 4 / 4);
+}
+
 TEST(LinearCrossEntropy, Never_holds_the_logits) {
   constexpr std::int64_t kRows = 1024, kHidden = 16, kVocabulary = 16384;
   const at::Tensor hidden = leaf(values({kRows, kHidden}, 1, at::kFloat));
