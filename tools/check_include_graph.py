@@ -28,7 +28,7 @@ class Area(NamedTuple):
 
 
 AREAS = {
-    "base": Area((), JSON + POSIX + ("cxxabi.h",)),
+    "base": Area((), JSON + POSIX + ("cxxabi.h", "pcre2.h")),
     "core": Area((), TORCH + C10D + CUDA + JSON + POSIX),
     "core/device/cuda_plugin": Area(("core",), TORCH + CUDA + ("torch/csrc/cuda/", "nvtx3/")),
     "pipelining/api": Area(("core",)),

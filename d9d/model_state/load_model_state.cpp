@@ -4,7 +4,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <regex>
 #include <set>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/name_regex.h"
 #include "d9d/core/dtensor/held_parts.h"
 
 namespace d9d {
@@ -39,12 +39,9 @@ std::map<std::string, Target> targets_of(const Module& module, const StateMapper
 
 std::function<bool(const std::string&)> matcher(const std::string& pattern) {
   if (pattern.empty()) return nullptr;
-  try {
-    return [expression = std::regex(pattern)](const std::string& name) { return std::regex_match(name, expression); };
-  } catch (const std::regex_error& error) {
-    throw ConfigError(cat("[model_state::load] expected a regular expression of names that may be missing, got '",
-                          pattern, "': ", error.what(), "."));
-  }
+  return [regex = NameRegex(pattern, "[model_state::load] ", "of names that may be missing")](const std::string& name) {
+    return regex.matches(name);
+  };
 }
 
 void check_output(const std::string& name, const MappedTensor& output, const DTensor& target,

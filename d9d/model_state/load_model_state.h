@@ -17,7 +17,8 @@
 namespace d9d {
 
 struct LoadOptions {
-  // Regular expression of ECMAScript over whole names: parameters that the folder may lack; these keep their values.
+  // Regular expression (base/name_regex.h) over whole names: parameters that the folder may lack; these keep their
+  // values.
   std::string may_be_missing = {};
   ReadOptions read = {};
 };

@@ -1,7 +1,6 @@
 #include "d9d/optim/parameter_groups.h"
 
 #include <algorithm>
-#include <regex>
 
 #include "d9d/base/check.h"
 
@@ -9,17 +8,6 @@ namespace d9d {
 namespace {
 
 constexpr const char* kDefault = "default";
-
-std::function<bool(const std::string&)> matcher(const ParameterGroupConfig& config, const std::string& place) {
-  try {
-    return [expression = std::regex(config.parameters)](const std::string& name) {
-      return std::regex_match(name, expression);
-    };
-  } catch (const std::regex_error& error) {
-    throw ConfigError(cat(place, "expected a regular expression of names of parameters for group '", config.name,
-                          "', got '", config.parameters, "': ", error.what(), "."));
-  }
-}
 
 }  // namespace
 
@@ -44,10 +32,11 @@ void ParameterGroups::add(const ParameterGroupConfig& config, ParameterOptions o
   options.lr_factor = config.lr_factor;
   options.weight_decay = config.weight_decay.value_or(options.weight_decay);
   check(options, place);
-  groups_.push_back({.name = config.name,
-                     .matches = matcher(config, place),
-                     .options = options,
-                     .has_own_decay = config.weight_decay.has_value()});
+  groups_.push_back(
+      {.name = config.name,
+       .regex = NameRegex(config.parameters, place, cat("of names of parameters for group '", config.name, "'")),
+       .options = options,
+       .has_own_decay = config.weight_decay.has_value()});
 }
 
 std::vector<std::string> ParameterGroups::names() const {
@@ -58,7 +47,7 @@ std::vector<std::string> ParameterGroups::names() const {
 }
 
 std::size_t ParameterGroups::index_of(const std::string& name) const {
-  const auto found = std::ranges::find_if(groups_, [&](const Group& group) { return group.matches(name); });
+  const auto found = std::ranges::find_if(groups_, [&](const Group& group) { return group.regex.matches(name); });
   return static_cast<std::size_t>(found - groups_.begin());
 }
 

@@ -10,12 +10,12 @@
 
 #include <compare>
 #include <cstddef>
-#include <functional>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "d9d/base/name_regex.h"
 #include "d9d/optim/config.h"
 #include "d9d/optim/optimizer_protocol.h"
 
@@ -64,7 +64,7 @@ class ParameterGroups {
  private:
   struct Group {
     std::string name;
-    std::function<bool(const std::string&)> matches;
+    NameRegex regex;
     ParameterOptions options;
     bool has_own_decay = false;
   };

@@ -1,11 +1,11 @@
 #include "d9d/model_state/mapper/leaves.h"
 
 #include <memory>
-#include <regex>
 
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/name_regex.h"
 #include "d9d/core/dtensor/layout.h"
 #include "d9d/core/dtensor/redistribute.h"
 #include "d9d/core/error/error_place.h"
@@ -121,20 +121,9 @@ StateMapper rename(const std::string& from, const std::string& to) {
 }
 
 StateMapper rename_matching(const Names& names, const std::string& pattern, const std::string& replacement) {
+  const NameRegex regex(pattern, "[model_state::mapper] ", "to rename by");
   std::vector<StateMapper> renames;
-  try {
-    constexpr std::size_t kMostCharacters = 1024;  // std::regex uses stack space for each
-    const std::regex expression(pattern);
-    for (const std::string& name : names) {
-      D9D_CHECK(name.size() <= kMostCharacters, StateError, "[model_state::mapper] expected names of at most ",
-                kMostCharacters, " characters to rename by a regular expression, got ", name.size(), " in '",
-                name.substr(0, 40), "...'. Rename it by mapper::rename().");
-      renames.push_back(rename(name, std::regex_replace(name, expression, replacement)));
-    }
-  } catch (const std::regex_error& error) {
-    throw ConfigError(cat("[model_state::mapper] expected a regular expression to rename by, got '", pattern,
-                          "': ", error.what(), "."));
-  }
+  for (const std::string& name : names) renames.push_back(rename(name, regex.replace(name, replacement)));
   return parallel(renames);
 }
 

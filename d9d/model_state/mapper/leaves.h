@@ -26,7 +26,7 @@ namespace d9d::mapper {
 
 [[nodiscard]] StateMapper identity(const std::string& name);
 [[nodiscard]] StateMapper rename(const std::string& from, const std::string& to);
-// Renames each of the names: the part that `pattern`, a regular expression of ECMAScript, matches is replaced by
+// Renames each of the names: each part that `pattern`, a regular expression (base/name_regex.h), matches is replaced by
 // `replacement`, in which $1 is the first group. A name without a match stays. Throws ConfigError for an invalid
 // pattern.
 [[nodiscard]] StateMapper rename_matching(const std::vector<std::string>& names, const std::string& pattern,
