@@ -44,18 +44,26 @@ void check_scores(const at::Tensor& scores, std::int64_t num_classes) {
             num_classes, "], got ", scores.sizes(), ". Give a score for each class in the last dim.");
 }
 
-ConfusionCounts count(const BinaryProblem& problem, const at::Tensor& scores, const at::Tensor& targets) {
-  return count_labels(scores.gt(problem.threshold).unsqueeze(-1), targets.unsqueeze(-1));
+// Counts of [C] as [4, C] fp64, NaN if there is a target that is no class.
+at::Tensor rows_of(const ConfusionCounts& counts, const at::Tensor& targets, std::int64_t num_classes) {
+  return at::stack({counts.tp, counts.fp, counts.tn, counts.fn}) + nan_of_wrong(targets, num_classes);
 }
 
-ConfusionCounts count(const MulticlassProblem& problem, const at::Tensor& scores, const at::Tensor& targets) {
+at::Tensor count(const BinaryProblem& problem, const at::Tensor& scores, const at::Tensor& targets) {
+  const auto counts = count_labels(scores.gt(problem.threshold).unsqueeze(-1), targets.unsqueeze(-1));
+  return rows_of(counts, targets, /*num_classes=*/2);
+}
+
+at::Tensor count(const MulticlassProblem& problem, const at::Tensor& scores, const at::Tensor& targets) {
   check_scores(scores, problem.num_classes);
-  return count_classes(top_classes(scores, problem.top_k), classes_of(targets, scores), problem.num_classes);
+  const at::Tensor classes = classes_of(targets, scores);
+  const auto counts = count_classes(top_classes(scores, problem.top_k), classes, problem.num_classes);
+  return rows_of(counts, classes, problem.num_classes);
 }
 
-ConfusionCounts count(const MultilabelProblem& problem, const at::Tensor& scores, const at::Tensor& targets) {
+at::Tensor count(const MultilabelProblem& problem, const at::Tensor& scores, const at::Tensor& targets) {
   check_scores(scores, problem.num_labels);
-  return count_labels(scores.gt(problem.threshold), targets);
+  return rows_of(count_labels(scores.gt(problem.threshold), targets), targets, /*num_classes=*/2);
 }
 
 }  // namespace
@@ -72,9 +80,7 @@ ClassificationMetric::ClassificationMetric(ClassificationProblem problem, Statis
 }
 
 void ClassificationMetric::update(const at::Tensor& scores, const at::Tensor& targets) {
-  const ConfusionCounts counts =
-      std::visit([&](const auto& problem) { return count(problem, scores.detach(), targets); }, problem_);
-  counts_.update(at::stack({counts.tp, counts.fp, counts.tn, counts.fn}));
+  counts_.update(std::visit([&](const auto& problem) { return count(problem, scores.detach(), targets); }, problem_));
 }
 
 ConfusionCounts ClassificationMetric::counts() const {

@@ -24,7 +24,7 @@ namespace d9d {
 
 // Yes or no. Scores and targets have any one shape.
 struct BinaryProblem {
-  double threshold = 0.5;  // a higher score is a yes; NaN is a no
+  double threshold = 0.5;  // a higher score is a yes, compared in the dtype of the scores; NaN is a no
 };
 
 // One of several classes. Scores are [..., num_classes], logits or probabilities; targets are classes_of() them.
@@ -46,7 +46,7 @@ struct MultilabelProblem {
 using ClassificationProblem = std::variant<BinaryProblem, MulticlassProblem, MultilabelProblem>;
 
 // A scalar, or [C] under Average::kPerClass. Counts are exact up to 2^53. Targets are 0, 1 or classes; those that are
-// kIgnoreIndex do not count.
+// kIgnoreIndex do not count, and any other makes counts and result NaN.
 class ClassificationMetric final : public Metric {
  public:
   // Throws StateError for a problem of several classes without an average, for fewer than 2 of them, for a top_k

@@ -1,5 +1,7 @@
 #include "d9d/metrics/classification/confusion_counts.h"
 
+#include <limits>
+
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
@@ -13,10 +15,9 @@ ConfusionCounts count_labels(const at::Tensor& predicted, const at::Tensor& targ
   D9D_CHECK(predicted.sizes() == targets.sizes() && predicted.dim() > 0, StateError,
             "[metrics] expected targets of the shape of the predictions ", predicted.sizes(), ", got ", targets.sizes(),
             ". Give a 0 or 1 for each label.");
-  const at::Tensor labels = targets.to(at::kLong).reshape({-1, targets.size(-1)});
-  const at::Tensor counted = labels.ne(kIgnoreIndex);
+  const at::Tensor labels = targets.reshape({-1, targets.size(-1)});
   const at::Tensor is = labels.eq(1);
-  const at::Tensor is_not = counted.logical_and(is.logical_not());
+  const at::Tensor is_not = labels.eq(0);
   const at::Tensor chosen = predicted.to(at::kBool).reshape(labels.sizes());
   const at::Tensor left = chosen.logical_not();
   return {.tp = chosen.logical_and(is).sum(0),
@@ -31,7 +32,7 @@ ConfusionCounts count_classes(const at::Tensor& predicted, const at::Tensor& tar
             "[metrics] expected a target for each sample of predictions ", predicted.sizes(), " ([..., k]), got ",
             targets.sizes(), ". Give the class of each sample.");
   const at::Tensor labels = targets.to(at::kLong).flatten();
-  const at::Tensor counted = labels.ne(kIgnoreIndex);
+  const at::Tensor counted = labels.ge(0).logical_and(labels.lt(num_classes));
   const at::Tensor classes = labels.masked_fill(counted.logical_not(), 0);
   const at::Tensor chosen = predicted.reshape({labels.numel(), predicted.size(-1)});
   const auto sum_by_class = [&](const at::Tensor& of, const at::Tensor& counts) {
@@ -42,6 +43,14 @@ ConfusionCounts count_classes(const at::Tensor& predicted, const at::Tensor& tar
   const at::Tensor fp = sum_by_class(chosen, counted.unsqueeze(1).expand_as(chosen)) - tp;
   const at::Tensor fn = sum_by_class(classes, counted) - tp;
   return {.tp = tp, .fp = fp, .tn = counted.sum() - tp - fp - fn, .fn = fn, .one_of_several = true};
+}
+
+at::Tensor nan_of_wrong(const at::Tensor& targets, std::int64_t num_classes) {
+  const at::Tensor classes = targets.detach().to(at::kDouble);
+  const at::Tensor is_class =
+      classes.ge(0).logical_and(classes.lt(num_classes)).logical_and(classes.eq(classes.trunc()));
+  const at::Tensor is_right = is_class.logical_or(classes.eq(static_cast<double>(kIgnoreIndex)));
+  return at::where(is_right.all(), 0.0, at::full({}, std::numeric_limits<double>::quiet_NaN(), classes.options()));
 }
 
 at::Tensor top_classes(const at::Tensor& scores, std::int64_t k) {

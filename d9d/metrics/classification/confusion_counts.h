@@ -24,13 +24,17 @@ struct ConfusionCounts {
 };
 
 // predicted: [..., C] bool. targets: the same shape, 1 for a label that the sample has, 0 for one that it has not;
-// kIgnoreIndex: not counted. Returns int64. Throws StateError for other shapes.
+// others, such as kIgnoreIndex, are not counted. Returns int64. Throws StateError for other shapes.
 [[nodiscard]] ConfusionCounts count_labels(const at::Tensor& predicted, const at::Tensor& targets);
 
-// predicted: [..., k] classes, int64, which differ within a sample. targets: [...] classes; kIgnoreIndex: a sample that
-// is not counted. Returns int64 [C]. Throws StateError for other shapes. A class outside of [0, C) is ATen's error.
+// predicted: [..., k] classes, int64, in [0, C), which differ within a sample. targets: [...] classes; a sample of one
+// outside of [0, C), such as kIgnoreIndex, is not counted. Returns int64 [C]. Throws StateError for other shapes.
 [[nodiscard]] ConfusionCounts count_classes(const at::Tensor& predicted, const at::Tensor& targets,
                                             std::int64_t num_classes);
+
+// Returns, for a metric to add to its counts, 0 if all targets are classes in [0, num_classes) or kIgnoreIndex, and NaN
+// otherwise: fp64, on the device of the targets, without a wait.
+[[nodiscard]] at::Tensor nan_of_wrong(const at::Tensor& targets, std::int64_t num_classes);
 
 // scores: [..., C]. Returns the k classes with the highest scores, [..., k] int64.
 [[nodiscard]] at::Tensor top_classes(const at::Tensor& scores, std::int64_t k);

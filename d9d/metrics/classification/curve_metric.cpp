@@ -12,6 +12,8 @@
 namespace d9d {
 namespace {
 
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
 // Returns the counts of all scores in or above each bin.
 at::Tensor sum_from_above(const at::Tensor& counts) { return counts.flip(-1).cumsum(-1).flip(-1); }
 
@@ -21,7 +23,7 @@ at::Tensor count_scores(const at::Tensor& scores, const at::Tensor& positive, co
   const std::int64_t num_classes = scores.size(1);
   const at::Tensor bin = (scores * static_cast<double>(num_bins)).nan_to_num(0).clamp(0, num_bins - 1).to(at::kLong);
   const at::Tensor place = bin + num_bins * at::arange(num_classes, bin.options());
-  const at::Tensor one = at::where(scores.isnan(), std::numeric_limits<double>::quiet_NaN(), at::ones_like(scores));
+  const at::Tensor one = at::where(scores.isnan(), kNan, at::ones_like(scores));
   const auto of_counted = [&](const at::Tensor& share) {
     return (share * one).masked_fill(counted.logical_not(), 0).flatten();
   };
@@ -71,22 +73,25 @@ CurveMetric::CurveMetric(CurveMetricConfig config, Curve curve) : config_(std::m
 void CurveMetric::update(const at::Tensor& scores, const at::Tensor& targets) {
   const std::int64_t num_classes = config_.num_classes;
   at::Tensor wide = scores.detach().to(at::kDouble);
-  at::Tensor positive, counted;
+  at::Tensor positive, counted, wrong;
   if (num_classes == 2) {
     D9D_CHECK(scores.numel() == targets.numel(), StateError, "[metrics] expected a target for each of the scores ",
               scores.sizes(), ", got ", targets.sizes(), ". Give the score of class 1 and a target of each sample.");
     wide = wide.reshape({-1, 1});
     positive = targets.detach().to(at::kDouble).reshape({-1, 1});
     counted = positive.ne(static_cast<double>(kIgnoreIndex));
+    const at::Tensor is_right = positive.ge(0).logical_and(positive.le(1)).logical_or(counted.logical_not());
+    wrong = at::where(is_right.all(), 0.0, at::full({}, kNan, positive.options()));
   } else {
     D9D_CHECK(scores.dim() > 0 && scores.size(-1) == num_classes, StateError, "[metrics] expected scores [..., ",
               num_classes, "], got ", scores.sizes(), ". Give a score for each class in the last dim.");
-    const at::Tensor classes = classes_of(targets, scores).to(at::kLong).reshape({-1, 1});
+    const at::Tensor classes = classes_of(targets, scores).reshape({-1, 1});
     wide = wide.reshape({-1, num_classes});
     positive = classes.eq(at::arange(num_classes, classes.options())).to(at::kDouble);
     counted = classes.ne(kIgnoreIndex).expand_as(wide);
+    wrong = nan_of_wrong(classes, num_classes);
   }
-  counts_.update(count_scores(wide, positive, counted, config_.num_bins));
+  counts_.update(count_scores(wide, positive, counted, config_.num_bins) + wrong);
 }
 
 ScoreCounts CurveMetric::counts() const {

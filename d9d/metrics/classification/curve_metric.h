@@ -53,7 +53,8 @@ class CurveMetric final : public Metric {
 
   // scores: from 0 to 1, others count as the nearest of these. Of 2 classes: scores and targets have the same number of
   // elements; targets are 0, 1 or the probability of 1. Of more: scores [..., C], and targets are classes_of() them.
-  // kIgnoreIndex: not counted. Does not wait for the device. Throws StateError for other shapes.
+  // kIgnoreIndex: not counted. Another target makes counts and result NaN. Does not wait for the device. Throws
+  // StateError for other shapes.
   void update(const at::Tensor& scores, const at::Tensor& targets);
   [[nodiscard]] ScoreCounts counts() const;  // [C, number of bins], C = 1 of 2 classes
   [[nodiscard]] at::Tensor compute() const override;

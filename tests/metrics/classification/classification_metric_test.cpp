@@ -247,6 +247,29 @@ TEST(ClassificationMetric, Says_no_at_the_threshold_and_for_NaN) {
   EXPECT_DOUBLE_EQ(value_of(metric), 1.0 / 3);
 }
 
+TEST(ClassificationMetric, Compares_with_the_threshold_in_the_dtype_of_the_scores) {
+  ClassificationMetric metric(BinaryProblem{.threshold = 0.1}, accuracy);
+  metric.update(at::full({1}, 0.1, at::kFloat), integers({0}));  // in float64 that float is above 0.1
+  EXPECT_EQ(metric.compute().item<double>(), 1);
+}
+
+TEST(ClassificationMetric, Is_NaN_after_a_target_that_is_no_class) {
+  const MultilabelProblem labels{.num_labels = 2, .average = Average::kMacro};
+  const MulticlassProblem classes{.num_classes = 3, .average = Average::kMicro};
+  const auto value = [](const ClassificationProblem& problem, const at::Tensor& scores, const at::Tensor& targets) {
+    ClassificationMetric metric(problem, f1, ZeroDivision::kNan);
+    metric.update(scores, targets);
+    return metric.compute().item<double>();
+  };
+  for (const double target : {-1.0, 0.5, 3.0, kNan}) {
+    EXPECT_TRUE(std::isnan(value(BinaryProblem{}, at::ones({2}), at::tensor({1.0, target})))) << target;
+    EXPECT_TRUE(std::isnan(value(labels, at::ones({1, 2}), at::tensor({1.0, target}).view({1, 2})))) << target;
+    EXPECT_TRUE(std::isnan(value(classes, at::eye(3), at::tensor({0.0, 1.0, target})))) << target;
+  }
+  EXPECT_EQ(value(BinaryProblem{}, at::ones({2}), integers({1, kIgnoreIndex})), 1);
+  EXPECT_EQ(value(classes, at::eye(3), integers({0, 1, kIgnoreIndex})), 1);
+}
+
 TEST(ClassificationMetric, Counts_more_samples_than_float_can) {
   ClassificationMetric metric(BinaryProblem{}, accuracy);
   metric.accumulators()[0]->update(at::tensor({0x1p53 - 4, 0.0, 0.0, 0.0}, at::kDouble).view({4, 1}));

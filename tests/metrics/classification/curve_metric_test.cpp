@@ -79,6 +79,23 @@ TEST(CurveMetric, Is_NaN_after_a_score_that_is) {
   }
 }
 
+TEST(CurveMetric, Is_NaN_after_a_target_that_is_no_class) {
+  for (const double target : {-1.0, 1.5, 2.0, kNan}) {
+    CurveMetric metric({}, auroc);
+    metric.update(numbers({0.1, 0.5}), numbers({1, 0}));
+    metric.update(numbers({0.2, 0.5}), numbers({target, 0}));
+    EXPECT_TRUE(std::isnan(value_of(metric))) << target;
+  }
+  for (const std::int64_t target : {-1, 3}) {
+    CurveMetric metric({.num_classes = 3, .average = Average::kMacro}, average_precision);
+    metric.update(at::rand({2, 3}), at::tensor({target, std::int64_t{2}}));
+    EXPECT_TRUE(std::isnan(value_of(metric))) << target;
+    metric.reset();
+    metric.update(at::rand({2, 3}), at::tensor({kIgnoreIndex, std::int64_t{2}}));
+    EXPECT_FALSE(std::isnan(value_of(metric)));
+  }
+}
+
 // In float32 the bin would stay at 2^24.
 TEST(CurveMetric, Counts_more_samples_in_a_bin_than_float_can) {
   CurveMetric metric({.num_bins = 2}, auroc);
