@@ -25,7 +25,7 @@ std::chrono::milliseconds until(Clock::time_point deadline) {
   return std::max(left, std::chrono::milliseconds(0));
 }
 
-// Attributes and actions of posix_spawn(): the socket as standard input and output, no other open file, a process
+// Attributes and actions of posix_spawnp(): the socket as standard input and output, no other open file, a process
 // group, and the signals of a process that nobody has changed.
 class SpawnSettings {
  public:
@@ -74,7 +74,7 @@ LineProcess::LineProcess(std::vector<std::string> command) {
   arguments.push_back(nullptr);
   const SpawnSettings settings(ends[1]);
   const int error =
-      ::posix_spawn(&process_, arguments[0], settings.actions(), settings.attributes(), arguments.data(), environ);
+      ::posix_spawnp(&process_, arguments[0], settings.actions(), settings.attributes(), arguments.data(), environ);
   ::close(ends[1]);
   if (error != 0) ::close(ends[0]);
   D9D_CHECK(error == 0, IoError, "[base::process] expected to start '", command.front(), "', got ",
@@ -100,11 +100,13 @@ void LineProcess::finish_input() {
 std::optional<std::string> LineProcess::receive(std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   while (true) {
-    if (const auto end = inbox_.find('\n'); end != std::string::npos) {
+    if (const auto end = inbox_.find('\n', num_searched_); end != std::string::npos) {
       std::string line = inbox_.substr(0, end);
       inbox_.erase(0, end + 1);
+      num_searched_ = 0;
       return line;
     }
+    num_searched_ = inbox_.size();
     if (has_ended_) return std::nullopt;
     pollfd socket{.fd = socket_, .events = static_cast<short>(POLLIN | (outbox_.empty() ? 0 : POLLOUT)), .revents = 0};
     const int num_ready = ::poll(&socket, 1, static_cast<int>(until(deadline).count()));
@@ -115,9 +117,12 @@ std::optional<std::string> LineProcess::receive(std::chrono::milliseconds timeou
 }
 
 void LineProcess::send_some() {
-  const ssize_t size = ::send(socket_, outbox_.data(), outbox_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (size > 0) outbox_.erase(0, static_cast<std::size_t>(size));
-  if (size < 0 && errno != EAGAIN && errno != EINTR) outbox_.clear();  // it reads no more, and its output will end
+  const std::string_view left = std::string_view(outbox_).substr(num_sent_);
+  const ssize_t size = ::send(socket_, left.data(), left.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (size > 0) num_sent_ += static_cast<std::size_t>(size);
+  const bool is_closed = size < 0 && errno != EAGAIN && errno != EINTR;  // it reads no more, and its output will end
+  if (is_closed) num_sent_ = outbox_.size();
+  if (2 * num_sent_ >= outbox_.size()) outbox_.erase(0, std::exchange(num_sent_, 0));  // seldom: each moves the rest
   if (outbox_.empty() && finishes_) ::shutdown(socket_, SHUT_WR);
 }
 

@@ -24,7 +24,8 @@ namespace d9d {
 
 class LineProcess {
  public:
-  // Starts the program: its path, then its arguments. Throws IoError if it cannot be started.
+  // Starts the program: its path, or a name to find in PATH, then its arguments. Throws IoError if it cannot be
+  // started.
   explicit LineProcess(std::vector<std::string> command);
   // Kills the program unless it has ended.
   ~LineProcess();
@@ -50,11 +51,13 @@ class LineProcess {
 
   pid_t process_ = -1;
   int socket_ = -1;
-  std::string outbox_;      // not sent yet
-  std::string inbox_;       // received; the last line may be incomplete
-  std::string ending_;      // empty: not waited for
-  bool finishes_ = false;   // finish_input() has been called
-  bool has_ended_ = false;  // its output has ended
+  std::string outbox_;  // not sent yet, but for its first num_sent_ bytes
+  std::size_t num_sent_ = 0;
+  std::string inbox_;             // received; the last line may be incomplete
+  std::size_t num_searched_ = 0;  // bytes of inbox_ that have no line end
+  std::string ending_;            // empty: not waited for
+  bool finishes_ = false;         // finish_input() has been called
+  bool has_ended_ = false;        // its output has ended
 };
 
 // The command that runs the script which it finds, as a JSON string, in the first line of its input. The script reads

@@ -44,6 +44,21 @@ TEST(LineProcess, Takes_more_than_a_socket_holds_without_waiting) {
   EXPECT_THAT(cat.receive(kLong), Optional(std::string("last")));
 }
 
+// With a search or a copy of the whole for each part that a socket takes it lasts minutes.
+TEST(LineProcess, Passes_on_a_long_line_in_time_that_grows_with_its_length_only) {
+  LineProcess cat({"/bin/cat"});
+  const std::string line(std::size_t{128} << 20, 'x');
+  cat.send(line);
+  const auto answer = cat.receive(kLong);
+  EXPECT_TRUE(answer.has_value() && *answer == line);
+}
+
+TEST(LineProcess, Finds_a_program_by_its_name) {
+  LineProcess cat({"cat"});
+  cat.send("here");
+  EXPECT_THAT(cat.receive(kLong), Optional(std::string("here")));
+}
+
 TEST(LineProcess, Tells_how_the_program_ended_and_survives_lines_after_that) {
   LineProcess shell({"/bin/sh", "-c", "read line; exit 7"});
   shell.send("go");
