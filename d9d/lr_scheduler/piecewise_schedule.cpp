@@ -62,6 +62,9 @@ PiecewiseBuilder& PiecewiseBuilder::add_until(std::int64_t end_step, double targ
       ", where the previous one ends, got step ", end_step,
       total_steps_ ? cat(" of total_steps = ", *total_steps_) : "",
       ". Lengthen it, shorten those before it, or raise total_steps. A percentage counts from the start of the run.");
+  D9D_CHECK(!total_steps_ || end_step <= *total_steps_, ConfigError, "[lr_scheduler] expected ", name,
+            " to end within the run of total_steps = ", total_steps_.value_or(0), ", got step ", end_step,
+            ". Shorten it or those before it, or train longer.");
   if (const auto* poly = std::get_if<PolyCurveConfig>(&curve)) {
     D9D_CHECK(poly->power > 0, ConfigError, "[lr_scheduler] expected power > 0 of the poly curve of ", name, ", got ",
               poly->power, ". Use 1 for a straight line.");
@@ -85,9 +88,6 @@ PiecewiseBuilder& PiecewiseBuilder::add_until(std::int64_t end_step, double targ
 PiecewiseSchedule PiecewiseBuilder::build() const {
   D9D_CHECK(!phases_.empty(), ConfigError,
             "[lr_scheduler::build] expected at least one phase, got none. A constant is one phase to the same value.");
-  D9D_CHECK(!total_steps_ || end_step_ <= *total_steps_, ConfigError,
-            "[lr_scheduler::build] expected phases of at most total_steps = ", total_steps_.value_or(0), " steps, got ",
-            end_step_, ". Shorten the phases or train longer.");
   return PiecewiseSchedule(phases_);
 }
 

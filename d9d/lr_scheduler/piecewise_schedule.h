@@ -52,7 +52,8 @@ struct PiecewiseOptions {
   std::vector<std::string> names = {};  // of phases in messages; without: "phases.0", "phases.1", ...
 };
 
-// Each phase starts where the previous one ended, in time and value. Violated rules throw ConfigError.
+// Each phase starts where the previous one ended, in time and value, and ends at total_steps at the latest. Violated
+// rules throw ConfigError.
 class PiecewiseBuilder {
  public:
   explicit PiecewiseBuilder(PiecewiseOptions options);
@@ -67,7 +68,7 @@ class PiecewiseBuilder {
   // Adds a phase up to total_steps.
   PiecewiseBuilder& fill_rest(double target_multiplier, const CurveConfig& curve);
 
-  // Requires at least one phase, and none that ends after total_steps.
+  // Requires at least one phase.
   [[nodiscard]] PiecewiseSchedule build() const;
 
  private:

@@ -126,9 +126,11 @@ TEST(NamedSchedules, That_do_not_fit_are_refused) {
   EXPECT_THAT(error({{"name", "inverse_sqrt"}}), HasSubstr("expected timescale or a warm-up"));
   EXPECT_THAT(error({{"name", "wsd"}, {"warmup_steps", 60}, {"decay_steps", 41}}),
               HasSubstr("of at most 100 steps together, got 60 and 41"));
-  EXPECT_THAT(error({{"name", "linear"}, {"warmup_steps", 101}}), HasSubstr("expected the decay to end at or after"));
+  EXPECT_THAT(error({{"name", "linear"}, {"warmup_steps", 101}}),
+              HasSubstr("expected the warm-up to end within the run of total_steps = 100, got step 101"));
   EXPECT_THAT(error({{"name", "cosine"}, {"min_ratio", 1.5}}), HasSubstr("min_ratio"));
   EXPECT_THAT(error({{"name", "cosine"}, {"warmup", 3}}), HasSubstr("warmup"));
+  EXPECT_THAT(error({{"type", "cosine"}}), HasSubstr("missing key 'name', which is one of 'piecewise', 'constant'"));
   EXPECT_THAT(error({{"name", "exponential"}}), HasSubstr("inverse_sqrt"));  // lists the names that there are
   EXPECT_THAT(error({{"name", "wsd"}, {"decay_curve", {{"type", "inverse_sqrt"}}}}),
               HasSubstr("at both ends of the inverse_sqrt curve of the decay"));

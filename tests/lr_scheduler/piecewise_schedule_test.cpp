@@ -121,8 +121,8 @@ TEST(PiecewiseBuilder, Refuses_a_phase_that_ends_before_the_previous_one) {
 }
 
 TEST(PiecewiseBuilder, Refuses_phases_longer_than_the_run) {
-  EXPECT_THAT(config_error_of([] { (void)PiecewiseBuilder({.total_steps = 10}).for_steps(11, 1, kLinear).build(); }),
-              HasSubstr("total_steps = 10 steps, got 11"));
+  EXPECT_THAT(config_error_of([] { PiecewiseBuilder({.total_steps = 10}).for_steps(11, 1, kLinear); }),
+              HasSubstr("phases.0 to end within the run of total_steps = 10, got step 11. Shorten it"));
 }
 
 TEST(PiecewiseBuilder, Refuses_a_schedule_without_phases) {

@@ -198,9 +198,15 @@ bool UnionType::means_untagged(const Json& object) const {
   const auto has_no_tag = [](const auto* alternative) { return alternative->tag().key.empty(); };
   const auto untagged = std::find_if(alternatives_.begin(), alternatives_.end(), has_no_tag);
   if (untagged == alternatives_.end()) return false;
-  return knows_all_keys(**untagged, object) ||
-         std::none_of(alternatives_.begin(), alternatives_.end(),
-                      [&](const auto* alternative) { return knows_all_keys(*alternative, object); });
+  if (knows_all_keys(**untagged, object)) return true;
+  // {"type": "cosine"}, where the key of the tag is "name".
+  const bool has_tag_elsewhere = std::any_of(object.begin(), object.end(), [&](const Json& value) {
+    return value.is_string() &&
+           std::find(tags_.begin(), tags_.end(), value.get_ref<const std::string&>()) != tags_.end();
+  });
+  return !has_tag_elsewhere && std::none_of(alternatives_.begin(), alternatives_.end(), [&](const auto* alternative) {
+    return knows_all_keys(*alternative, object);
+  });
 }
 
 Json UnionType::write(const void* value) const { return alternatives_[index_of(value)]->write(get(value)); }

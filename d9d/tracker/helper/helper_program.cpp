@@ -37,6 +37,12 @@ Json answer_with(const char* key, LineProcess& process, std::chrono::millisecond
   }
 }
 
+// What ended the start as a part of a sentence: texts of errors are sentences.
+std::string without_period(std::string text) {
+  while (text.ends_with('.')) text.pop_back();
+  return text;
+}
+
 }  // namespace
 
 std::unique_ptr<LineProcess> HelperProgram::start() const {
@@ -49,9 +55,10 @@ std::unique_ptr<LineProcess> HelperProgram::start() const {
   } catch (const IoError& error) {
     failure = error.what();
   }
-  throw ConfigError(cat(
-      "[tracker::", provider, "] expected a Python that has the package '", provider, "', got ", python, ": ", failure,
-      ". Run `make trackers` in d9d's source folder, or name another interpreter in the ", "tracker's key 'python'."));
+  throw ConfigError(cat("[tracker::", provider, "] expected a Python that has the package '", provider, "', got ",
+                        python, ": ", without_period(failure),
+                        ". Run `make trackers` in d9d's source folder, or name another interpreter in the ",
+                        "tracker's key 'python'."));
 }
 
 Json HelperProgram::open(LineProcess& process, const Json& request) const {
@@ -59,7 +66,7 @@ Json HelperProgram::open(LineProcess& process, const Json& request) const {
   std::string failure;
   Json opened = answer_with("opened", process, for_opening, failure);
   D9D_CHECK(!opened.is_null(), IoError, "[tracker::", provider, "] expected to open the run ", request["name"],
-            ", got ", failure, ". Correct the tracker's keys.");
+            ", got ", without_period(failure), ". Correct the tracker's keys.");
   return opened;
 }
 

@@ -228,6 +228,15 @@ TEST(ParseRecord, Asks_for_the_tag_that_an_object_of_a_tagged_alternative_lacks)
   }
 }
 
+TEST(ParseRecord, Asks_for_the_tag_that_has_another_key) {
+  try {
+    std::ignore = parse_record<Source>(Json::parse(R"({"type": "file", "high": 3})"), {.keys = "data"});
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(), "[config] missing key 'data.kind', which is one of 'file'. Add it.");
+  }
+}
+
 TEST(ParseRecord, Takes_an_unknown_key_for_one_of_the_alternative_without_a_tag) {
   try {
     std::ignore = parse_record<Source>(Json::parse(R"({"rtae": 0.5})"), {.keys = "data"});

@@ -33,6 +33,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 using Json = nlohmann::ordered_json;
@@ -377,7 +378,13 @@ TEST_F(Helper, Names_an_interpreter_that_is_missing) {
   AimTrackerConfig config = aim();
   config.python = folder_ / "python";
   EXPECT_THAT(test::message_of<ConfigError>([&] { HelperTracker tracker(config); }),
-              AllOf(HasSubstr((folder_ / "python").string()), HasSubstr("No such file")));
+              AllOf(HasSubstr((folder_ / "python").string()), HasSubstr("No such file"), Not(HasSubstr(".."))));
+}
+
+TEST_F(Helper, Finds_an_interpreter_by_its_name) {
+  AimTrackerConfig config = aim();
+  config.python = "python3";
+  HelperTracker(config).open(info())->close(RunOutcome::kCompleted);
 }
 
 TEST_F(Helper, Says_why_the_sdk_does_not_open_a_run) {
