@@ -67,6 +67,7 @@ class JsonlRun final : public TrackerRun {
 
  private:
   void do_write(const TrackerPoint& point, const TrackerValue& value) override {
+    if (std::holds_alternative<TrackerPicture>(value)) return;  // the file is of values
     if (!line_.empty() && point.step != last_step_) do_flush();
     line_["step"] = last_step_ = point.step;
     line_[point.context == context_ ? point.name : series_name(point)] = value_json(value);

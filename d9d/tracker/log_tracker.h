@@ -4,7 +4,7 @@
 //   const auto run = d9d::LogTracker().open({.name = "pretrain", .log = logger});
 //   run->write({.name = "loss", .step = 3}, 2.5);  // [d9d] [rank:0] 12:34:56 - INFO - step 3: loss=2.5
 //
-// Histograms are not printed.
+// Histograms, texts and pictures are not printed.
 #pragma once
 
 #include <memory>

@@ -42,9 +42,18 @@ struct TrackerText {
   std::string text;
 };
 
-using TrackerValue = std::variant<double, CountHistogram, TrackerText>;
+// A picture as the text of an SVG file. Trackers that show none leave it out.
+struct TrackerPicture {
+  std::string svg;
+};
 
-enum class RunOutcome { kCompleted, kFailed };
+using TrackerValue = std::variant<double, CountHistogram, TrackerText, TrackerPicture>;
+
+enum class RunOutcome {
+  kCompleted,
+  kFailed,
+  kStopped,  // by a signal before its last step: a later job goes on
+};
 
 // An open run. Implementations override the private functions and call close_in_destructor() in their destructor.
 class TrackerRun {

@@ -26,6 +26,7 @@ struct ToJson {
     return counts;
   }
   Json operator()(const TrackerText& text) const { return {{"text", text.text}}; }
+  Json operator()(const TrackerPicture& picture) const { return {{"svg", picture.svg}}; }
 };
 
 }  // namespace

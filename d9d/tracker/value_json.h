@@ -12,7 +12,8 @@
 namespace d9d {
 
 // A number with the shortest digits that parse to the same double; NaN and infinities, which JSON has not, as "NaN",
-// "Infinity" and "-Infinity"; the counts of a histogram as a list; a text as {"text": ...}.
+// "Infinity" and "-Infinity"; the counts of a histogram as a list; a text as {"text": ...},
+// a picture as {"svg": ...}.
 [[nodiscard]] nlohmann::ordered_json value_json(const TrackerValue& value);
 
 }  // namespace d9d

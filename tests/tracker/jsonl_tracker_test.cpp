@@ -108,6 +108,14 @@ TEST_F(Jsonl, Writes_histograms_as_arrays_of_counts) {
   EXPECT_THAT(lines(), ElementsAre(R"({"step":0,"experts":[3,0,5]})"));
 }
 
+TEST_F(Jsonl, Leaves_out_pictures) {
+  const auto run = open();
+  run->write({.name = "plot", .context = kTrain}, TrackerPicture{"<svg/>"});
+  run->write({.name = "loss", .context = kTrain}, 2.5);
+  run->flush();
+  EXPECT_THAT(lines(), ElementsAre(R"({"step":0,"loss":2.5})"));
+}
+
 void write_steps(TrackerRun& run, std::int64_t first, std::int64_t last, double loss) {
   for (std::int64_t step = first; step <= last; ++step)
     run.write({.name = "loss", .step = step, .context = kTrain}, loss);

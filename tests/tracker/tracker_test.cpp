@@ -125,6 +125,7 @@ TEST(LogTracker, Prints_scalars_with_six_digits_and_their_context) {
   run->write({.name = "loss", .step = 3, .context = {{"stage", "train"}, {"dataset", "c4"}}}, 2.3456789);
   run->write({.name = "lr", .step = 4}, 3e-7);
   run->write({.name = "experts", .step = 4}, CountHistogram{{1, 2}});
+  run->write({.name = "plot", .step = 4}, TrackerPicture{"<svg/>"});
   run->close(RunOutcome::kCompleted);
   EXPECT_THAT(lines, ElementsAre(EndsWith(" - INFO - step 3 (dataset=c4, stage=train): loss=2.34568"),
                                  EndsWith(" - INFO - step 4: lr=3e-07"), EndsWith(" - INFO - run 'a' completed")));

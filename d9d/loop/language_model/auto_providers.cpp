@@ -9,6 +9,7 @@
 #include "d9d/base/config/record_json.h"
 #include "d9d/loop/checks/optimizer_groups.h"
 #include "d9d/lr_scheduler/build_lr_scheduler.h"
+#include "d9d/lr_scheduler/plot_schedule.h"
 #include "d9d/optim/build_optimizer.h"
 
 namespace d9d {
@@ -44,6 +45,14 @@ LearningRateScheduler AutoLRSchedulerProvider::build_scheduler(const DistContext
     }
   }
   return as_lr_scheduler(std::move(schedule));
+}
+
+std::optional<std::string> AutoLRSchedulerProvider::draw(double learning_rate, std::int64_t total_steps) const {
+  if (total_steps < 1) return std::nullopt;
+  return plot_svg({.title = "learning rate",
+                   .schedule = build_piecewise_schedule(config_, total_steps),
+                   .num_steps = total_steps,
+                   .learning_rate = learning_rate});
 }
 
 nlohmann::json AutoLRSchedulerProvider::dump_hparams() const { return write_record(config_); }

@@ -28,6 +28,7 @@ class AutoLRSchedulerProvider : public LearningRateSchedulerProvider {
   explicit AutoLRSchedulerProvider(LRSchedulerConfig config) : config_(std::move(config)) {}
   [[nodiscard]] LearningRateScheduler build_scheduler(const DistContext& context, std::int64_t total_steps) override;
   [[nodiscard]] nlohmann::json dump_hparams() const override;
+  [[nodiscard]] std::optional<std::string> draw(double learning_rate, std::int64_t total_steps) const override;
 
  private:
   LRSchedulerConfig config_;

@@ -148,6 +148,10 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
   if (is_own && saves_checkpoints(config.checkpointing)) check_optimizer_state(context_, *module, optimizer);
   if (context_.is_main_process()) warn_of_float16(context_, *module);
   check_equal_rates(context_, optimizer.learning_rate(), lr_scheduler.factor());
+  std::optional<std::string> rate_picture;
+  if (context_.is_main_process()) {
+    rate_picture = parts_.lr_scheduler.draw(optimizer.learning_rate(), schedule.total_steps());
+  }
   return {.context = context_,
           .config = config,
           .events = std::move(events),
@@ -165,6 +169,7 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
           .optimizer = std::move(optimizer),
           .ema = std::move(ema),
           .lr_scheduler = std::move(lr_scheduler),
+          .rate_picture = std::move(rate_picture),
           .auto_schedule = auto_schedule_of(given),
           .written = written_settings(given, parts_.optimizer, parts_.lr_scheduler, data),
           .hparams = {},

@@ -83,6 +83,10 @@ void StepLog::announce(const GradientManager& gradients) const {
   log_.info("d9d with ", describe(running_versions()));
   log_.info("training ", job_.config.run.name, ": ", short_number(count), " parameters, ", job_.schedule.total_steps(),
             " steps on ", job_.context.world_size(), " x ", job_.context.device().str());
+  if (job_.rate_picture) {
+    run_->write({.name = "lr_schedule", .step = job_.schedule.current_step() - 1, .context = {{"stage", "train"}}},
+                TrackerPicture{*job_.rate_picture});
+  }
   if (const auto& tied = gradients.tied_names(); !tied.empty()) {
     log_.info("parameters that several pipeline stages have, and train as one: ", first_of(tied));
   }

@@ -84,7 +84,8 @@ class StepLog {
   StepLog(const StepLog&) = delete;
   StepLog& operator=(const StepLog&) = delete;
 
-  // Collective. Logs library versions and the size of the job. Called once, before the first step.
+  // Collective. Logs library versions and the size of the job, and writes the picture of the learning rate. Called
+  // once, before the first step.
   void announce(const GradientManager& gradients) const;
   // Collective. Begins to reduce the metrics over ranks and to copy them, statistics of the model and the peak memory
   // to the host, and resets the metrics: later updates are of the next time. Called before the optimiser's step, so

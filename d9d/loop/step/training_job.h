@@ -64,6 +64,7 @@ struct TrainingJob {
   Optimizer optimizer;
   std::optional<Ema> ema;  // of the parameters that the optimiser was built on; none without trainer.ema
   LearningRateScheduler lr_scheduler;
+  std::optional<std::string> rate_picture = {};  // LearningRateSchedulerProvider::draw(); on the main process
   // The given trainer.pipelining.schedule if it was auto, otherwise null. `config` contains the schedule that was
   // chosen.
   nlohmann::ordered_json auto_schedule = nullptr;

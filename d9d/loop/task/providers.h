@@ -93,6 +93,11 @@ class LearningRateSchedulerProvider {
   virtual ~LearningRateSchedulerProvider() = default;
   [[nodiscard]] virtual LearningRateScheduler build_scheduler(const DistContext& context, std::int64_t total_steps) = 0;
   [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nullptr; }  // see OptimizerProvider
+  // A picture for the tracker of the learning rate over the steps of the job, the text of an SVG file; null: none.
+  // learning_rate: of the optimiser. Called on the main process.
+  [[nodiscard]] virtual std::optional<std::string> draw(double /*learning_rate*/, std::int64_t /*total_steps*/) const {
+    return std::nullopt;
+  }
 };
 
 }  // namespace d9d

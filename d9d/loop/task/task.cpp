@@ -30,9 +30,9 @@ void AnyTask::finalize() {}
 
 MetricMap checked_metrics(AnyTask& task) {
   MetricMap metrics = task.create_metrics();
-  constexpr std::array kLogged = {"loss",         "grad_norm",         "lr",  "num_tokens",        "step_seconds",
-                                  "data_seconds", "tokens_per_second", "mfu", "device_peak_bytes", "host_bytes",
-                                  "skipped_steps"};
+  constexpr std::array kLogged = {"loss",          "grad_norm",         "lr",  "num_tokens",        "step_seconds",
+                                  "data_seconds",  "tokens_per_second", "mfu", "device_peak_bytes", "host_bytes",
+                                  "skipped_steps", "lr_schedule"};
   constexpr std::array kLoggedFolders = {"loss/", "lr/", "grad_norm/", "param_norm/"};
   std::set<std::string> all_series;
   for (const auto& [name, metric] : metrics) {

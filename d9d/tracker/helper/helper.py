@@ -8,9 +8,9 @@ It reads JSON lines from standard input and answers on standard output:
     {"replay": PATH}                                      the values of the spool are added to the run
     {"close": "completed"}                                {"closed": true}
 
-A value is a number ("NaN", "Infinity" and "-Infinity" as strings), a list of counts or {"text": ".."}. The end of the input
-without "close", or of the training process, ends the run as failed. {"failed": ".."} is the last answer of an SDK that takes
-no more; {"refused": ".."} that a value is left out.
+A value is a number ("NaN", "Infinity" and "-Infinity" as strings), a list of counts, {"text": ".."} or a picture {"svg": ".."}. The
+end of the input without "close", or of the training process, ends the run as failed. {"failed": ".."} is the last answer of an SDK
+that takes no more; {"refused": ".."} that a value is left out.
 """
 
 import fcntl
@@ -63,6 +63,8 @@ class Aim:
         if isinstance(value, list):
             value = self.aim.Distribution(hist=value, bin_range=(0, len(value)))
         elif isinstance(value, dict):
+            if "svg" in value:
+                return  # Aim has pictures of pixels only
             value = self.aim.Text(value["text"])
         self.run.track(value, name=name, step=step, context=context)
 
@@ -108,7 +110,7 @@ class Wandb:
             counts = [sum(value[i:i + width]) for i in range(0, len(value), width)]
             value = self.wandb.Histogram(np_histogram=(counts, [i * width for i in range(len(counts) + 1)]))
         elif isinstance(value, dict):
-            value = value["text"]
+            value = self.wandb.Html(value["svg"], inject=False) if "svg" in value else value["text"]
         self.row[series(name, context)] = value
 
     def flush(self):
@@ -150,10 +152,11 @@ class Mlflow:
             return  # MLflow has no histograms
         name = series(name, context)
         if isinstance(value, dict):
-            path = f"{name}/{step}.txt"
+            text, suffix = (value["svg"], "svg") if "svg" in value else (value["text"], "txt")
+            path = f"{name}/{step}.{suffix}"
             if any(part in ("", ".", "..") or len(part.encode()) > MOST_BYTES for part in path.split("/")):
                 raise ValueError(f"{path} is no path of an artifact")
-            self.client.log_text(self.id, value["text"], path)
+            self.client.log_text(self.id, text, path)
             return
         self.metrics.append(self.entities.Metric(name, value, int(1000 * time.time()), step))
         if len(self.metrics) == MOST_METRICS:

@@ -72,9 +72,9 @@ class TensorboardRun final : public TrackerRun {
       add(scalar_event(stamp(point.step), series_name(point), *scalar));
     } else if (const auto* histogram = std::get_if<CountHistogram>(&value)) {
       add(histogram_event(stamp(point.step), series_name(point), histogram->counts));
-    } else {
-      add(text_event(stamp(point.step), series_name(point), std::get<TrackerText>(value).text));
-    }
+    } else if (const auto* text = std::get_if<TrackerText>(&value)) {
+      add(text_event(stamp(point.step), series_name(point), text->text));
+    }  // and no pictures, which TensorBoard has as pixels only
   }
   void do_flush() override { file_.write(std::exchange(pending_, {})); }
   void do_close(RunOutcome) override {

@@ -15,8 +15,10 @@
 namespace d9d::logging_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 using toy::Job;
 using toy::samples;
@@ -31,6 +33,7 @@ struct Noted {
   RunInfo info;
   std::vector<std::string> losses;  // "step: value"
   std::vector<RunOutcome> outcomes;
+  std::vector<std::string> pictures;  // "step: name svg"
 };
 
 class NotingRun final : public TrackerRun {
@@ -40,6 +43,9 @@ class NotingRun final : public TrackerRun {
 
  private:
   void do_write(const TrackerPoint& point, const TrackerValue& value) override {
+    if (const auto* picture = std::get_if<TrackerPicture>(&value)) {
+      noted_.pictures.push_back(cat(point.step, ": ", point.name, ' ', picture->svg));
+    }
     if (point.name == "loss") noted_.losses.push_back(cat(point.step, ": ", std::get<double>(value)));
   }
   void do_close(RunOutcome outcome) override { noted_.outcomes.push_back(outcome); }
@@ -79,6 +85,13 @@ TEST(Logging, Reaches_a_tracker_of_the_program_beside_the_configured_one) {
   EXPECT_THAT(noted.losses,
               ElementsAre(cat("0: ", lines[0]["loss"].get<double>()), cat("1: ", lines[1]["loss"].get<double>())));
   EXPECT_THAT(noted.outcomes, ElementsAre(RunOutcome::kCompleted));
+}
+
+TEST(Logging, Gives_trackers_the_curve_of_the_learning_rate_before_the_first_step) {
+  Job job(packs(2));
+  Noted noted;
+  (void)make_trainer(job, noted).train();
+  EXPECT_THAT(noted.pictures, ElementsAre(AllOf(StartsWith("-1: lr_schedule <svg "), HasSubstr("learning rate"))));
 }
 
 TEST(Logging, Closes_a_tracker_of_the_program_as_failed_when_the_task_throws) {

@@ -133,6 +133,7 @@ TEST_F(Helper, Hands_every_kind_of_value_to_aim) {
   run->write({.name = "loss", .step = -1, .context = {{"stage", "eval"}}}, 1.0 / 3);
   run->write({.name = "loss", .step = 7, .context = kTrain}, std::numeric_limits<double>::quiet_NaN());
   run->write({.name = "experts", .step = 7}, CountHistogram{{3, 0, 5}});
+  run->write({.name = "plot", .step = 7}, TrackerPicture{"<svg/>"});  // Aim has none
   run->write({.name = "sample", .step = 7}, TrackerText{"line 1\nline \"2\" \xc3\xa9"});
   run->close(RunOutcome::kCompleted);
   const Json state = run->state();
@@ -423,6 +424,7 @@ TEST_F(Helper, Groups_values_by_step_for_wandb) {
     run->write({.name = "lr", .step = 0, .context = kTrain}, 0.1);
     std::vector<double> counts(1024, 1);
     run->write({.name = "experts", .step = 1}, CountHistogram{counts});
+    run->write({.name = "plot", .step = 1, .context = kTrain}, TrackerPicture{"<svg/>"});
     state = run->state();
   }
   const auto all = calls(state);
@@ -431,6 +433,7 @@ TEST_F(Helper, Groups_values_by_step_for_wandb) {
   EXPECT_EQ(all[1], Json::parse(R"(["log", 0, {"train/loss": 2.5, "train/lr": 0.1}])"));
   EXPECT_THAT(all[2][2]["experts"][0], SizeIs(512));  // as many bins as W&B takes
   EXPECT_EQ(all[2][2]["experts"][1].back(), 1024);
+  EXPECT_EQ(all[2][2]["train/plot"], Json({{"html", "<svg/>"}, {"inject", false}}));
   EXPECT_EQ(all[3], Json({"finish", 1}));
   HelperTracker(config).open(info(state))->close(RunOutcome::kCompleted);
   const auto resumed = calls(state);
@@ -449,6 +452,7 @@ TEST_F(Helper, Writes_scalars_texts_and_parameters_to_mlflow) {
     run->write({.name = "experts", .step = 3}, CountHistogram{{1}});
     run->write({.name = "../sample", .step = 3}, TrackerText{"hello"});  // for MLflow no path
     run->write({.name = "sample", .step = 3}, TrackerText{"hello"});
+    run->write({.name = "plot", .step = 3, .context = kTrain}, TrackerPicture{"<svg/>"});
     state = run->state();
   }
   EXPECT_EQ(calls(state, "create")[0],
@@ -456,7 +460,8 @@ TEST_F(Helper, Writes_scalars_texts_and_parameters_to_mlflow) {
   EXPECT_THAT(calls(state, "log"),
               ElementsAre(Json::parse(R"(["log", [], [["run/seed", "1"], ["params/width", "3"]]])"),
                           Json::parse(R"(["log", [["train/loss", 2.5, 3]], []])")));
-  EXPECT_THAT(calls(state, "text"), ElementsAre(Json({"text", "hello", "sample/3.txt"})));
+  EXPECT_THAT(calls(state, "text"),
+              ElementsAre(Json({"text", "hello", "sample/3.txt"}), Json({"text", "<svg/>", "train/plot/3.svg"})));
   EXPECT_THAT(warnings_.lines(), ElementsAre(HasSubstr("../sample/3.txt is no path of an artifact")));
   EXPECT_EQ(calls(state).back(), Json({"terminated", "FAILED"}));
   HelperTracker(config).open(info(state))->close(RunOutcome::kCompleted);

@@ -1,7 +1,7 @@
 """Prints, as JSON, the runs that the official readers find: read_runs.py aim|wandb|mlflow PLACE.
 
 {"<run id>": {"name": .., "description": .., "hparams": {..}, "status": .., "series": {"<name>": [[step, value], ..]}}}; for wandb a
-list of such, one a folder. Run with the interpreter of .venv-trackers.
+list of such, one a folder. "pictures" are texts of SVG. Run with the interpreter of .venv-trackers.
 """
 
 import json
@@ -49,7 +49,8 @@ def read_wandb(place):
                 if not name.startswith("_"):
                     series.setdefault(name, []).append([record["history"]["item"]["_step"], value])
         runs.append({"id": said["run_id"], "name": said["name"], "description": said["notes"], "hparams": said["config"],
-                     "status": said["state"], "tags": said["tags"], "series": series})
+                     "status": said["state"], "tags": said["tags"], "series": series,
+                     "pictures": sorted(file.read_text() for file in folder.glob("files/media/html/**/*.html"))})
     return runs
 
 
@@ -59,10 +60,13 @@ def read_mlflow(place):
     client, runs = MlflowClient(place), {}
     for run in client.search_runs([experiment.experiment_id for experiment in client.search_experiments()]):
         histories = {name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
+        pictures = {file.path: Path(client.download_artifacts(run.info.run_id, file.path)).read_text()
+                    for file in client.list_artifacts(run.info.run_id, "train/plot")}
         runs[run.info.run_id] = {"name": run.info.run_name, "description": run.data.tags.get("mlflow.note.content"),
                                  "hparams": run.data.params, "status": run.info.status,
                                  "series": {name: [[metric.step, plain(metric.value)] for metric in history]
-                                            for name, history in histories.items()}}
+                                            for name, history in histories.items()},
+                                 "pictures": pictures}
     return runs
 
 

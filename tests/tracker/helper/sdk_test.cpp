@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "d9d/base/check.h"
+#include "d9d/base/config/record_json.h"
 #include "d9d/tracker/helper/helper_tracker.h"
 #include "d9d/tracker/run_info.h"
 
@@ -18,6 +20,10 @@ using Json = nlohmann::json;
 
 const std::string kPython = D9D_SOURCE_DIR "/.venv-trackers/bin/python";
 const TrackerContext kTrain = {{"stage", "train"}};
+
+std::string picture_of(int step) {
+  return cat(R"(<svg xmlns="http://www.w3.org/2000/svg"><path d="M0 0h)", step, R"("/></svg>)");
+}
 
 class Sdk : public ::testing::Test {
  protected:
@@ -59,6 +65,7 @@ class Sdk : public ::testing::Test {
       run.write({.name = "loss", .step = step, .context = kTrain}, 1.0 / (step + 1));
       run.write({.name = "experts", .step = step, .context = kTrain}, CountHistogram{{3, 0, 5}});
       run.write({.name = "sample", .step = step}, TrackerText{"hello"});
+      run.write({.name = "plot", .step = step, .context = kTrain}, TrackerPicture{picture_of(step)});
     }
   }
 
@@ -101,6 +108,7 @@ TEST_F(Sdk, Of_wandb_reads_a_folder_for_each_process_and_one_run_id) {
   for (const Json& loss : runs[1]["series"]["train/loss"]) losses.push_back(loss);
   EXPECT_EQ(losses, kLosses);
   EXPECT_EQ(runs[1]["series"]["train/experts.values"][1], Json({4, {3, 0, 5}}));
+  EXPECT_EQ(runs[1]["pictures"], Json({picture_of(3), picture_of(4)}));
 }
 
 TEST_F(Sdk, Of_mlflow_reads_one_run_of_a_job_that_resumed) {
@@ -117,6 +125,8 @@ TEST_F(Sdk, Of_mlflow_reads_one_run_of_a_job_that_resumed) {
   EXPECT_EQ(run["status"], "FINISHED");
   EXPECT_EQ(run["hparams"], Json::parse(R"({"run/seed": "1", "run/note": "null", "params/width": "3"})"));
   EXPECT_EQ(run["series"], Json({{"train/loss", kLosses}}));
+  EXPECT_EQ(run["pictures"].size(), 5U);
+  EXPECT_EQ(run["pictures"]["train/plot/4.svg"], picture_of(4));
 }
 
 TEST_F(Sdk, Of_mlflow_reads_a_run_that_an_exception_ended_as_failed) {

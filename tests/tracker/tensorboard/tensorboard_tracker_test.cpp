@@ -65,6 +65,7 @@ TEST(TensorboardTracker, Writes_what_tensorboard_reads) {
       const auto step = static_cast<std::int64_t>(i) * 1000;
       run->write({.name = "loss", .step = step, .context = {{"stage", "train"}}}, losses[i]);
       run->write({.name = "tokens", .step = step}, CountHistogram{{3, 0, static_cast<double>(i)}});
+      run->write({.name = "plot", .step = step}, TrackerPicture{"<svg/>"});  // left out
     }
     run->close(RunOutcome::kCompleted);
   }

@@ -17,6 +17,11 @@ class Histogram:
         self.said = np_histogram
 
 
+class Html:
+    def __init__(self, data, inject):
+        self.said = {"html": data, "inject": inject}
+
+
 class Run:
     step = 0
 
