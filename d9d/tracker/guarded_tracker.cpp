@@ -37,9 +37,14 @@ class GuardedRun final : public TrackerRun {
     try {
       work();
     } catch (const std::exception& error) {
-      has_failed_ = true;
-      log_.warning("the tracker '", name_, "' records nothing more in this run: ", error.what());
+      fail(error.what());
+    } catch (...) {
+      fail("an exception that is no std::exception");
     }
+  }
+  void fail(const char* reason) {
+    has_failed_ = true;
+    log_.warning("the tracker '", name_, "' records nothing more in this run: ", reason);
   }
 
   std::unique_ptr<TrackerRun> run_;

@@ -28,7 +28,7 @@ void TrackerRun::close(RunOutcome outcome) {
 void TrackerRun::close_in_destructor() noexcept {
   try {
     close(RunOutcome::kFailed);
-  } catch (const std::exception&) {
+  } catch (...) {
     // The run already ends with an error of its own, which an error of its tracker must not replace.
   }
 }

@@ -47,6 +47,7 @@ class NotingTracker final : public Tracker {
    private:
     void note(const std::string& call) {
       notes_.push_back(call);
+      if (call == failing_call_ && call == "write number") throw 7;
       if (call == failing_call_) throw IoError(call);
     }
     void do_write(const TrackerPoint& point, const TrackerValue&) override {
@@ -261,6 +262,12 @@ TEST_F(Guarded, May_fail_to_tell_its_state) {
   run->flush();
   EXPECT_EQ(run->state().dump(), R"({"writes":0})");
   expect_one_warning("state");
+}
+
+TEST_F(Guarded, May_throw_what_is_no_exception_of_the_library) {
+  const auto run = open("write number");
+  EXPECT_NO_THROW(run->write({.name = "number"}, 1.0));
+  expect_one_warning("an exception that is no std::exception");
 }
 
 TEST_F(Guarded, On_a_full_disk_warns_once_and_names_the_file) {

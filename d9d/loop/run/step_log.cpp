@@ -118,7 +118,12 @@ CollectedValues StepLog::collect() {
       for (const auto& [name, metric] : *map) {
         const at::Tensor results = results_of(name, *metric);
         keep_for_current_stream(results);
-        for (std::string& each : series_of(name, *metric)) series.push_back({.name = std::move(each)});
+        for (std::string& each : series_of(name, *metric)) {
+          D9D_CHECK(!statistics.contains(each), StateError,
+                    "[loop::trainer] expected names of metrics other than those of the model's statistics, got '", each,
+                    "'. Rename it in TrainTask::create_metrics, to metric/", name, " for instance.");
+          series.push_back({.name = std::move(each)});
+        }
         values.push_back(results.to(job_.context.device()));
         metric->reset();
       }

@@ -240,6 +240,26 @@ TEST(Logging, Writes_how_much_the_busiest_expert_had_over_the_mean_of_a_step) {
   EXPECT_EQ(lines[2]["mlp/expert_load_max"], 4.0);
 }
 
+struct MisnamingTask : ExpertTask {
+  MetricMap create_metrics() override { return {{"mlp/expert_load_max", std::make_shared<SumMetric>()}}; }
+};
+
+TEST(Logging, Refuses_a_metric_with_the_name_of_a_statistic_of_a_module) {
+  Job job({});
+  job.config.schedule.total_steps = 1;
+  MisnamingTask task;
+  ExpertProvider provider;
+  provider.packs = {{tokens_of({0, 1})}};
+  Trainer<ExpertTypes> trainer(job.context, job.config,
+                               {.task = task,
+                                .model = provider,
+                                .data = provider,
+                                .optimizer = *job.optimizer,
+                                .lr_scheduler = job.lr_scheduler});
+  EXPECT_THAT([&] { (void)trainer.train(); },
+              ThrowsMessage<StateError>(AllOf(HasSubstr("'mlp/expert_load_max'"), HasSubstr("create_metrics"))));
+}
+
 // ---- Freed memory. ----
 
 std::atomic<int> num_trims = 0;  // lint: allow(mutable-global): counts calls of the function that replaces libc's
