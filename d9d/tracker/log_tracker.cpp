@@ -34,7 +34,8 @@ class LogRun final : public TrackerRun {
     }
   }
   void do_close(RunOutcome outcome) override {
-    logger_.info("run '", name_, outcome == RunOutcome::kCompleted ? "' completed" : "' failed");
+    constexpr std::array<const char*, 3> kTexts = {"completed", "failed", "stopped"};
+    logger_.info("run '", name_, "' ", kTexts.at(static_cast<std::size_t>(outcome)));
   }
 
   Logger logger_;

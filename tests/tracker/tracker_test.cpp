@@ -130,6 +130,8 @@ TEST(LogTracker, Prints_scalars_with_six_digits_and_their_context) {
   run->close(RunOutcome::kCompleted);
   EXPECT_THAT(lines, ElementsAre(EndsWith(" - INFO - step 3 (dataset=c4, stage=train): loss=2.34568"),
                                  EndsWith(" - INFO - step 4: lr=3e-07"), EndsWith(" - INFO - run 'a' completed")));
+  LogTracker().open({.name = "b", .log = logger})->close(RunOutcome::kStopped);
+  EXPECT_THAT(lines.back(), EndsWith(" - INFO - run 'b' stopped"));
 }
 
 MultiTracker two_trackers(std::vector<std::string>& first, std::vector<std::string>& second,

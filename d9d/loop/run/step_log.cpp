@@ -170,10 +170,10 @@ void StepLog::flush() {
   run_->flush();
 }
 
-void StepLog::close() {
+void StepLog::close(RunOutcome outcome) {
   flush();
   is_closed_ = true;
-  run_->close(RunOutcome::kCompleted);
+  run_->close(outcome);
 }
 
 void StepLog::write_evaluation(const std::string& set, const std::string& name, double value) {

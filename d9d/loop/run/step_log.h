@@ -9,7 +9,7 @@
 //     log.write({.gradients = step, .collected = std::move(collected), .learning_rate = rate, .seconds = seconds});
 //   }
 //   log.finish_bar();
-//   log.close();
+//   log.close(RunOutcome::kCompleted);
 #pragma once
 
 #include <cstdint>
@@ -97,8 +97,8 @@ class StepLog {
   void write(StepReport& report);
   // Writes the values of all steps so far. Waits for their copies.
   void write_pending();
-  void flush();  // write_pending(), then flushes the trackers
-  void close();  // flush(), then closes the run as completed
+  void flush();                    // write_pending(), then flushes the trackers
+  void close(RunOutcome outcome);  // flush(), then closes the run
   // Writes a value of an evaluation after the steps that are done, to the last of them; before the first step, to
   // step -1. Called after write_pending().
   void write_evaluation(const std::string& set, const std::string& name, double value);

@@ -135,8 +135,9 @@ class TrainingRun {
     log_.finish_bar();
     const bool has_run = timeouts_.has_stepped() && stop_.signal() == 0;
     if (has_run || job_.schedule.is_done()) job_.updates.check(job_.schedule.current_step(), log_.main_log());
-    log_.close();
-    return stop_.outcome(log_.log(), /*is_done=*/job_.schedule.is_done() && !evaluations_.are_due());
+    const bool is_done = job_.schedule.is_done() && !evaluations_.are_due();
+    log_.close(stop_.signal() != 0 && !is_done ? RunOutcome::kStopped : RunOutcome::kCompleted);
+    return stop_.outcome(log_.log(), is_done);
   }
 
  private:

@@ -3,10 +3,10 @@
 It reads JSON lines from standard input and answers on standard output:
 
     {"start": {"provider": "aim", "config": {..}}}        {"ready": "3.29.1"}, or {"error": ".."} without the SDK
-    {"open": {"name": .., "resume_state": .., ..}}        {"opened": {"state": {..}, "spool": PATH}}, or {"error": ".."}
+    {"open": {"name": .., "resume_state": .., ..}}        {"opened": {"state": {..}, "spool": PATH, "warning": ..}}, or {"error": ".."}
     [step, name, context, value]                          {"done": n} now and then: the first n lines of values are safe
     {"replay": PATH}                                      the values of the spool are added to the run
-    {"close": "completed"}                                {"closed": true}
+    {"close": "completed"}, "stopped" or "failed"         {"closed": true}
 
 A value is a number ("NaN", "Infinity" and "-Infinity" as strings), a list of counts, {"text": ".."} or a picture {"svg": ".."}. The
 end of the input without "close", or of the training process, ends the run as failed. {"failed": ".."} is the last answer of an SDK
@@ -20,6 +20,8 @@ import importlib.util
 import json
 import math
 import os
+import posixpath
+import re
 import signal
 import sys
 import tempfile
@@ -30,6 +32,7 @@ MOST_BINS = 512  # of wandb.Histogram
 MOST_METRICS = 1000  # of a batch of MLflow
 MOST_PARAMETERS = 100
 MOST_BYTES = 255  # of the name of a file
+MOST_CHARACTERS = 250  # of the name of a parameter of MLflow
 MOST_SECONDS = 1  # between answers, while there are values
 
 
@@ -93,10 +96,14 @@ class Wandb:
             project=config["project"], entity=config["entity"], group=config["group"], tags=config["tags"], mode=config["mode"],
             dir=config["dir"], name=request["name"], notes=request["description"] or None, config=flat(request["hparams"]),
             id=state.get("run_id"), resume="must" if "run_id" in state else None,
-            settings=self.wandb.Settings(console="wrap" if config["capture_terminal_logs"] else "off"))
+            settings=self.wandb.Settings(console="wrap" if config["capture_terminal_logs"] else "off", **self.beside()))
         self.first = self.step = self.run.step  # a run on a server has the steps before this one
         self.row = {}
         return {"run_id": self.run.id}
+
+    def beside(self):
+        """What lets a run whose spool is replayed be open beside that of the job."""
+        return {} if self.wandb.run is None else {"reinit": "create_new"}
 
     def write(self, step, name, context, value):
         step = max(step, 0)  # values before the first step have step -1
@@ -120,10 +127,27 @@ class Wandb:
 
     def close(self, outcome):
         self.flush()
+        if outcome == "stopped":
+            self.run.mark_preempting()  # with an exit code other than 0 the run is "preempted"
         self.run.finish(exit_code=0 if outcome == "completed" else 1)
 
 
+def mlflow_names(names):
+    """Each name as one that MLflow takes for a parameter, and no two the same."""
+    taken = {}
+    for name in names:
+        plain = posixpath.normpath(re.sub(r"[^\w.\- :/]", "_", name)[:MOST_CHARACTERS]).lstrip("./") or "_"
+        number, free = 1, plain
+        while free in taken.values():
+            number += 1
+            free = f"{plain[:MOST_CHARACTERS - 8]}_{number}"
+        taken[name] = free
+    return taken
+
+
 class Mlflow:
+    warning = None  # about the run that was opened
+
     def __init__(self, config):
         self.config = config
         self.mlflow = importlib.import_module("mlflow")
@@ -141,8 +165,13 @@ class Mlflow:
         experiment_id = experiment.experiment_id if experiment else self.client.create_experiment(self.config["experiment"])
         tags = {"mlflow.note.content": request["description"]} if request["description"] else {}
         self.id = self.client.create_run(experiment_id, run_name=request["name"], tags=tags).info.run_id
-        params = [self.entities.Param(name, json.dumps(value) if not isinstance(value, str) else value)
-                  for name, value in flat(request["hparams"]).items()]
+        hparams = flat(request["hparams"])
+        names = mlflow_names(hparams)
+        if changed := [name for name in names if name != names[name]]:
+            self.warning = (f"takes other names of {len(changed)} hyper-parameters than the job has: "
+                            f"'{names[changed[0]]}' is '{changed[0]}'")
+        params = [self.entities.Param(names[name], json.dumps(value) if not isinstance(value, str) else value)
+                  for name, value in hparams.items()]
         for i in range(0, len(params), MOST_PARAMETERS):
             self.client.log_batch(self.id, params=params[i:i + MOST_PARAMETERS])
         return {"run_id": self.id}
@@ -179,7 +208,7 @@ class Mlflow:
 
     def close(self, outcome):
         self.flush()
-        self.client.set_terminated(self.id, status="FINISHED" if outcome == "completed" else "FAILED")
+        self.client.set_terminated(self.id, status={"completed": "FINISHED", "stopped": "KILLED"}.get(outcome, "FAILED"))
 
 
 PROVIDERS = {"aim": Aim, "wandb": Wandb, "mlflow": Mlflow}
@@ -254,7 +283,7 @@ def take_spool(path, take):
         print(f"d9d: {path} is kept for another time: {error}", file=sys.stderr, flush=True)
 
 
-def replay_run(path):
+def replay_run(path, after_each):
     """Adds the values of the file to their own run."""
     lines = lines_of(path)
     if not lines:
@@ -266,6 +295,7 @@ def replay_run(path):
     for line in lines:
         if isinstance(line, list):
             write_line(backend, line)
+            after_each()
         else:
             outcome = line["close"]
     backend.close(outcome)
@@ -303,18 +333,19 @@ class Helper:
     def open(self, request):
         state = request["resume_state"] or {}
         try:
-            own = spool_of(self.provider, self.config, state) if state else None
-            for path in sorted(Path(self.config["spool_dir"]).glob(f"{self.provider}-*.jsonl")):
-                if path != own:
-                    take_spool(path, replay_run)
             new_state = self.sdk.open(request)
         except Exception as error:
             answer(error=f"{type(error).__name__}: {error}")
             sys.exit(1)
         self.backend = self.sdk
-        if own is not None and own.exists():
+        own = spool_of(self.provider, self.config, new_state)
+        if state and own.exists():
             take_spool(own, lambda path: replay_into(self.backend, path, state.get("last_step", -1)))
-        answer(opened={"state": new_state, "spool": str(spool_of(self.provider, self.config, new_state))})
+        answer(opened={"state": new_state, "spool": str(own), "warning": getattr(self.sdk, "warning", None)})
+        # Those of other runs: however long that takes, the job goes on.
+        for path in sorted(own.parent.glob(f"{self.provider}-*.jsonl")):
+            if path != own:
+                take_spool(path, lambda spool: replay_run(spool, self.tell_in_time))
 
     def take(self, lines):
         """Returns False after the last line."""
@@ -347,9 +378,13 @@ class Helper:
         self.num_told, self.told_at = self.num_done, time.monotonic()
 
     def run(self):
-        rest = b""
+        rest = []  # the beginning of a line
         while chunk := read_some():
-            *lines, rest = (rest + chunk).split(b"\n")
+            *lines, last = chunk.split(b"\n")
+            if lines:
+                lines[0] = b"".join([*rest, lines[0]])
+                rest = []
+            rest.append(last)
             if not self.take(lines):
                 break
         if self.backend is not None:

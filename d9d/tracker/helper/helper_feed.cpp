@@ -1,6 +1,7 @@
 #include "d9d/tracker/helper/helper_feed.h"
 
 #include <algorithm>
+#include <array>
 #include <exception>
 
 #include <nlohmann/json.hpp>
@@ -16,8 +17,6 @@ using Clock = std::chrono::steady_clock;
 
 // Lines that a process may have without an answer; more wait in the queue.
 constexpr std::size_t kMaxUnsure = 8192;
-// The most values in the queue while the disk of the spool hangs; later ones are dropped.
-constexpr std::size_t kMaxQueued = 1'000'000;
 constexpr std::chrono::seconds kForEnding{5};  // of a process that has closed its run
 
 std::string line_of(const TrackerPoint& point, const TrackerValue& value) {
@@ -26,8 +25,11 @@ std::string line_of(const TrackerPoint& point, const TrackerValue& value) {
 }
 
 std::string close_line(RunOutcome outcome) {
-  return outcome == RunOutcome::kCompleted ? R"({"close": "completed"})" : R"({"close": "failed"})";
+  constexpr std::array<const char*, 3> kOutcomes = {"completed", "failed", "stopped"};
+  return Json{{"close", kOutcomes.at(static_cast<std::size_t>(outcome))}}.dump();
 }
+
+std::string text_of(const Json& json) { return json.is_string() ? json.get<std::string>() : json.dump(); }
 
 }  // namespace
 
@@ -36,12 +38,16 @@ HelperFeed::HelperFeed(Parts parts) : parts_(std::move(parts)), heard_at_(Clock:
 HelperFeed::~HelperFeed() { close(RunOutcome::kFailed); }
 
 void HelperFeed::add(const TrackerPoint& point, const TrackerValue& value) {
-  const std::scoped_lock lock(mutex_);
-  if (queue_.size() < kMaxQueued) {
-    queue_.emplace_back(point, value);
-  } else {
-    ++num_dropped_;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (queue_.size() < parts_.limits.max_kept) {
+      queue_.emplace_back(point, value);
+      return;
+    }
+    if (num_dropped_++ > 0) return;
   }
+  parts_.log.warning("values of the tracker '", parts_.name, "' are lost from step ", point.step,
+                     " on: ", parts_.limits.max_kept, " wait for its process or the disk of its spool");
 }
 
 void HelperFeed::hurry() {
@@ -106,7 +112,7 @@ void HelperFeed::hear() {
   while (const auto answer = process().receive(unsure_.empty() ? std::chrono::milliseconds(0) : parts_.limits.tick)) {
     understand(*answer);
   }
-  if (process().has_ended() && !is_closed_) {
+  if (process().has_ended() && !is_closed_ && !is_lost_) {
     lose_process(cat("has ended with ", process().wait_for_end(kForEnding), failure_.empty() ? "" : ": ", failure_));
   } else if (is_feeding_ && !unsure_.empty() && Clock::now() - heard_at_ > parts_.limits.without_answer) {
     stop_feeding("does not answer");
@@ -117,16 +123,20 @@ void HelperFeed::understand(const std::string& answer) {
   const Json json = Json::parse(answer, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return;
   heard_at_ = Clock::now();
-  if (json.contains("done")) {
-    for (const auto num_done = json["done"].get<std::int64_t>(); num_answered_ < num_done; ++num_answered_) {
-      unsure_.pop_front();
-    }
-  }
+  if (json.contains("done") && json["done"].is_number_integer()) take_as_done(json["done"].get<std::int64_t>());
   if (json.contains("refused") && !std::exchange(has_refused_, true)) {
-    parts_.log.warning("the tracker '", parts_.name, "' leaves out a value: ", json["refused"].get<std::string>());
+    parts_.log.warning("the tracker '", parts_.name, "' leaves out a value: ", text_of(json["refused"]));
   }
-  if (json.contains("failed")) failure_ = json["failed"].get<std::string>();
+  if (json.contains("failed")) failure_ = text_of(json["failed"]);
   if (json.contains("closed")) is_closed_ = true;
+}
+
+void HelperFeed::take_as_done(std::int64_t num_done) {
+  if (num_done - num_answered_ > std::ssize(unsure_)) {
+    (void)process().wait_for_end(std::chrono::milliseconds(0));
+    return lose_process("answers more values than it has got");
+  }
+  for (; num_answered_ < num_done; ++num_answered_) unsure_.pop_front();
 }
 
 void HelperFeed::stop_feeding(const std::string& reason) {

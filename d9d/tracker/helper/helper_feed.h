@@ -31,6 +31,7 @@ namespace d9d {
 
 struct HelperLimits {
   std::size_t max_queued = 65536;                    // values: more, and the process lags behind
+  std::size_t max_kept = 1'000'000;                  // values, while the disk of the spool hangs: later ones are lost
   std::chrono::milliseconds tick{100};               // how long a value may wait for more to be sent with
   std::chrono::milliseconds without_answer{30'000};  // while it has values
   std::chrono::milliseconds for_opening{300'000};
@@ -69,6 +70,7 @@ class HelperFeed {
   void pass_on(std::string line);  // to the process, or to the spool
   void hear();                     // what the process answers
   void understand(const std::string& answer);
+  void take_as_done(std::int64_t num_done);
   void stop_feeding(const std::string& reason);
   void lose_process(const std::string& reason);
   void restart();                         // of a process that has ended

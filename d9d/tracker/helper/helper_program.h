@@ -24,8 +24,8 @@ struct HelperProgram {
 
   // Starts the process, which then imports the SDK. Throws ConfigError if the interpreter or the SDK is missing.
   [[nodiscard]] std::unique_ptr<LineProcess> start() const;
-  // Opens the run that `request` describes (helper.py), and waits until the SDK has. Returns its state and the path of
-  // its spool. Throws IoError with the SDK's reason.
+  // Opens the run that `request` describes (helper.py), and waits until the SDK has. Returns its state, the path of
+  // its spool and what the user should know or null ("warning"). Throws IoError with the SDK's reason.
   [[nodiscard]] nlohmann::ordered_json open(LineProcess& process, const nlohmann::ordered_json& request) const;
 };
 

@@ -60,7 +60,10 @@ std::unique_ptr<TrackerRun> HelperTracker::open(const RunInfo& info) const {
                   {"description", info.description},
                   {"hparams", info.hparams},
                   {"resume_state", resumes ? info.resume_state : nullptr}};
-  const Json opened = program_.open(*process, request);
+  Json opened = program_.open(*process, request);
+  if (opened["warning"].is_string()) {
+    info.log.warning("the tracker '", program_.provider, "' ", opened["warning"].get<std::string>());
+  }
   request["resume_state"] = opened["state"];
   const Json header = {{"provider", program_.provider}, {"config", program_.config}, {"open", request}};
   const auto restart = [program = program_, request]() mutable {

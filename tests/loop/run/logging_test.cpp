@@ -2,6 +2,7 @@
 #include <malloc.h>
 
 #include <atomic>
+#include <csignal>
 
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
@@ -102,6 +103,34 @@ TEST(Logging, Closes_a_tracker_of_the_program_as_failed_when_the_task_throws) {
   EXPECT_THAT([&] { (void)trainer.train(); }, ThrowsMessage<UsageError>(HasSubstr("the task throws")));
   EXPECT_EQ(noted.losses.size(), 1U);
   EXPECT_THAT(noted.outcomes, ElementsAre(RunOutcome::kFailed));
+}
+
+struct StoppedTask : toy::Task {
+  LossResult compute_loss(const Output& output, State& state, const JobSchedule& schedule) override {
+    if (schedule.current_step() == stopped_in_step) (void)std::raise(SIGTERM);
+    return toy::Task::compute_loss(output, state, schedule);
+  }
+  std::int64_t stopped_in_step = 0;
+};
+
+TEST(Logging, Tells_trackers_of_a_signal_that_comes_before_the_last_step) {
+  const auto outcomes = [](std::int64_t stopped_in_step) {
+    Job job(packs(3));
+    StoppedTask task;
+    task.stopped_in_step = stopped_in_step;
+    Noted noted;
+    (void)Trainer<toy::Types>(job.context, job.config,
+                              {.task = task,
+                               .model = job.provider,
+                               .data = job.provider,
+                               .optimizer = *job.optimizer,
+                               .lr_scheduler = job.lr_scheduler,
+                               .tracker = std::make_shared<NotingTracker>(noted)})
+        .train();
+    return noted.outcomes;
+  };
+  EXPECT_THAT(outcomes(1), ElementsAre(RunOutcome::kStopped));
+  EXPECT_THAT(outcomes(2), ElementsAre(RunOutcome::kCompleted));
 }
 
 struct TaskWithHparams : toy::Task {

@@ -168,6 +168,15 @@ TEST_F(Helper, Resumes_the_run_and_ends_it_as_failed_when_an_exception_does) {
   EXPECT_EQ(calls(state, "open").size(), 3U);
 }
 
+// In time that grows with the square of the length it would be given up.
+TEST_F(Helper, Takes_a_long_text_before_it_is_taken_for_frozen) {
+  const auto run = HelperTracker(aim()).open(info());
+  run->write({.name = "sample", .step = 0}, TrackerText{std::string(std::size_t{96} << 20, 'x')});
+  run->close(RunOutcome::kCompleted);
+  EXPECT_THAT(warnings_.lines(), IsEmpty());
+  EXPECT_THAT(spools(), IsEmpty());
+}
+
 TEST_F(Helper, Leaves_out_what_the_sdk_finds_wrong_and_says_so_once) {
   const auto run = HelperTracker(aim()).open(info());
   write_steps(*run, 0, 3);
@@ -366,6 +375,43 @@ TEST_F(FailingHelper, On_a_full_disk_costs_values_and_two_warnings) {
   EXPECT_THAT(warnings_.lines(), ElementsAre(HasSubstr("killed"), HasSubstr("are lost")));
 }
 
+TEST_F(FailingHelper, Without_room_says_so_when_the_first_value_is_lost) {
+  const HelperLimits limits{.max_kept = 10, .tick = std::chrono::hours(1)};
+  const auto run = HelperTracker(aim(), limits).open(info());
+  write_steps(*run, 0, 10);
+  EXPECT_THAT(warnings_.lines(), ElementsAre(AllOf(HasSubstr("'aim'"), HasSubstr("lost from step 10 on"))));
+  run->close(RunOutcome::kCompleted);
+  EXPECT_EQ(steps_of(run->state()), range(0, 9));
+}
+
+TEST_F(FailingHelper, That_answers_more_than_it_got_is_given_up) {
+  HelperFeed feed({.process = std::make_unique<LineProcess>(
+                       std::vector<std::string>{"/bin/sh", "-c", R"(read line; echo '{"done": 3}'; cat >/dev/null)"}),
+                   .restart = []() -> std::unique_ptr<LineProcess> { throw IoError("none"); },
+                   .spool = {folder_ / "spool" / "aim-0.jsonl", "{}"},
+                   .log = warnings_.log(),
+                   .name = "aim"});
+  feed.add({.name = "loss"}, 1.0);
+  feed.close(RunOutcome::kCompleted);
+  expect_one_warning("answers more values than it has got");
+  EXPECT_THAT(lines_of(folder_ / "spool" / "aim-0.jsonl"), SizeIs(3));  // header, value, close
+}
+
+TEST_F(FailingHelper, Leaves_spools_that_the_next_job_replays_after_it_has_opened_its_own_run) {
+  const Json state = write_with("die", {});
+  const auto gate = folder_ / "runs" / "gate";
+  ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
+  std::ofstream(spools()[0], std::ios::app) << R"([100, "wait", {}, 1.0])" << '\n';  // the SDK hangs in the replay
+  const auto run = HelperTracker(aim(), {.for_opening = kNoAnswer * 10}).open(info());
+  write_steps(*run, 0, 1);
+  ::close(::open(gate.c_str(), O_WRONLY));
+  run->close(RunOutcome::kCompleted);
+  EXPECT_EQ(steps_of(run->state()), range(0, 1));
+  const auto steps = steps_of(state);
+  EXPECT_EQ(std::set<int>(steps.begin(), steps.end()).size(), 100U);
+  EXPECT_THAT(warnings_.lines(), SizeIs(1));  // of the first job
+}
+
 // ---- What ends the job at its start. ----
 
 TEST_F(Helper, Names_the_remedy_when_the_sdk_is_missing) {
@@ -467,6 +513,36 @@ TEST_F(Helper, Writes_scalars_texts_and_parameters_to_mlflow) {
   HelperTracker(config).open(info(state))->close(RunOutcome::kCompleted);
   EXPECT_THAT(calls(state, "update"), ElementsAre(Json({"update", "RUNNING"})));
   EXPECT_EQ(calls(state).back(), Json({"terminated", "FINISHED"}));
+}
+
+TEST_F(Helper, Gives_mlflow_names_of_parameters_that_it_takes) {
+  const MlflowTrackerConfig config{
+      .experiment = "x", .tracking_uri = folder_ / "runs", .python = D9D_TEST_PYTHON, .spool_dir = folder_ / "spool"};
+  RunInfo own = info();
+  own.hparams = {{"layers[0]", 1}, {"layers(0)", 2}, {std::string(300, 'n'), 3}, {"lr", 4}};
+  const auto run = HelperTracker(config).open(own);
+  run->close(RunOutcome::kCompleted);
+  EXPECT_EQ(calls(run->state(), "log")[0][2],
+            Json::array({Json::array({"layers_0_", "1"}), Json::array({"layers_0__2", "2"}),
+                         Json::array({std::string(250, 'n'), "3"}), Json::array({"lr", "4"})}));
+  EXPECT_THAT(warnings_.lines(), ElementsAre(AllOf(HasSubstr("of 3 hyper-parameters"), HasSubstr("'layers[0]'"))));
+}
+
+TEST_F(Helper, Tells_the_sdks_of_a_run_that_a_signal_stopped) {
+  const auto calls_after = [&](const HelperTracker::Config& config) {
+    const auto run = HelperTracker(config).open(info());
+    run->close(RunOutcome::kStopped);
+    return calls(run->state());
+  };
+  const auto runs = folder_ / "runs", spool = folder_ / "spool";
+  EXPECT_THAT(calls_after(aim()), Contains(Json({"set", "status", "stopped"})));
+  const auto wandb =
+      calls_after(WandbTrackerConfig{.project = "p", .dir = runs, .python = D9D_TEST_PYTHON, .spool_dir = spool});
+  EXPECT_EQ(wandb.back(), Json({"finish", 1}));
+  EXPECT_THAT(wandb, Contains(Json::array({"preempting"})));
+  const auto mlflow = calls_after(
+      MlflowTrackerConfig{.experiment = "x", .tracking_uri = runs, .python = D9D_TEST_PYTHON, .spool_dir = spool});
+  EXPECT_EQ(mlflow.back(), Json({"terminated", "KILLED"}));
 }
 
 }  // namespace

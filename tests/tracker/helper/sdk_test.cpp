@@ -1,6 +1,7 @@
 // The official SDKs in .venv-trackers (`make trackers`), whose own readers find what was written.
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -133,6 +134,49 @@ TEST_F(Sdk, Of_mlflow_reads_a_run_that_an_exception_ended_as_failed) {
   const std::string uri = "sqlite:///" + place("runs.db").string();
   { const auto run = HelperTracker(MlflowTrackerConfig{.experiment = "x", .tracking_uri = uri}).open(info()); }
   EXPECT_EQ((*read("mlflow", uri).begin())["status"], "FAILED");
+}
+
+TEST_F(Sdk, Of_mlflow_takes_hyper_parameters_of_any_name) {
+  const std::string uri = "sqlite:///" + place("runs.db").string();
+  const std::string longest(300, 'n');
+  RunInfo own = info();
+  own.hparams = {{"a[0]", 1}, {"a{0}", 2}, {"x", {{"", 3}, {"..", 4}}}, {longest, 5}, {longest + "m", 6}};
+  const auto run =
+      HelperTracker(MlflowTrackerConfig{.experiment = "x", .tracking_uri = uri, .spool_dir = place("spool")}).open(own);
+  run->close(RunOutcome::kStopped);
+  const Json read_run = *read("mlflow", uri).begin();
+  EXPECT_EQ(read_run["status"], "KILLED");
+  EXPECT_EQ(read_run["hparams"].size(), 6U) << read_run["hparams"];
+  EXPECT_EQ(read_run["hparams"]["a_0_"], "1");
+  EXPECT_EQ(read_run["hparams"]["a_0__2"], "2");
+  EXPECT_EQ(read_run["hparams"][longest.substr(0, 250)], "5");
+}
+
+TEST_F(Sdk, Of_wandb_replays_a_run_beside_that_of_the_job) {
+  std::filesystem::create_directories(place("wandb"));
+  const WandbTrackerConfig config{
+      .project = "p", .mode = WandbMode::kOffline, .dir = place("wandb"), .spool_dir = place("spool")};
+  const auto first = HelperTracker(config).open(info());
+  first->close(RunOutcome::kStopped);
+  const std::string id = first->state()["run_id"];
+  std::filesystem::create_directories(place("spool"));
+  std::ofstream(place("spool") / ("wandb-" + id + ".jsonl"))
+      << Json{{"provider", "wandb"},
+              {"config", nlohmann::json::parse(write_record(config).dump())},
+              {"open",
+               {{"name", "pretrain"},
+                {"description", ""},
+                {"hparams", Json::object()},
+                {"resume_state", {{"run_id", id}}}}}}
+             .dump()
+      << "\n[5, \"late\", {}, 0.5]\n";
+  const auto second = HelperTracker(config).open(info());
+  second->write({.name = "own", .step = 0}, 1.0);
+  second->close(RunOutcome::kCompleted);
+  std::map<std::string, Json> series;
+  for (const Json& run : read("wandb", place("wandb"))) series[run["id"]].update(run["series"]);
+  EXPECT_EQ(series[id], Json({{"late", {{5, 0.5}}}}));
+  EXPECT_EQ(series[second->state()["run_id"]], Json({{"own", {{0, 1.0}}}}));
 }
 
 }  // namespace
