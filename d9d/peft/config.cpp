@@ -2,8 +2,9 @@
 
 #include <cmath>
 
+#include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
-#include "d9d/peft/name_pattern.h"
+#include "d9d/base/name_regex.h"
 
 namespace d9d {
 namespace {
@@ -33,11 +34,11 @@ double LoraParams::scale() const {
 }
 
 void LoraConfig::validate(const ConfigPath& path) const {
-  (void)NamePattern(module_name_pattern, cat(path / "module_name_pattern"));
+  (void)NameRegex(module_name_pattern, cat(path / "module_name_pattern"), "of names of modules");
 }
 
 void FullTuneConfig::validate(const ConfigPath& path) const {
-  (void)NamePattern(module_name_pattern, cat(path / "module_name_pattern"));
+  (void)NameRegex(module_name_pattern, cat(path / "module_name_pattern"), "of names of modules");
 }
 
 template <>

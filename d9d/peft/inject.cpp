@@ -6,10 +6,11 @@
 #include <set>
 #include <utility>
 
+#include "d9d/base/check.h"
+#include "d9d/base/name_regex.h"
 #include "d9d/blocks/moe/moe_layer.h"
 #include "d9d/modules/adopt.h"
 #include "d9d/peft/adapter_site.h"
-#include "d9d/peft/name_pattern.h"
 
 namespace d9d {
 namespace {
@@ -66,7 +67,7 @@ class Injector {
   void add_adapters(const LoraConfig& lora) {
     D9D_CHECK(lora.params.r > 0, ConfigError, "[peft] expected a rank r > 0 of '", lora.module_name_pattern, "', got ",
               lora.params.r, ".");
-    const NamePattern pattern(lora.module_name_pattern, "[peft] ");
+    const NameRegex pattern(lora.module_name_pattern, "[peft] ", "of names of modules");
     bool matches = false;
     for (const NamedModule& each : modules_) {
       if (!pattern.matches(each.name)) continue;
@@ -99,7 +100,7 @@ class Injector {
   }
 
   void train_whole(const FullTuneConfig& tune) {
-    const NamePattern pattern(tune.module_name_pattern, "[peft] ");
+    const NameRegex pattern(tune.module_name_pattern, "[peft] ", "of names of modules");
     bool matches = false;
     for (const auto& [name, module] : modules_) {
       if (!pattern.matches(name)) continue;
