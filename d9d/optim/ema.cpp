@@ -27,6 +27,9 @@ void exchange(const at::Tensor& one, const at::Tensor& other) {
 
 Ema::Ema(const std::vector<NamedParameter>& parameters, const EmaConfig& config)
     : config_(config), num_updates_(at::zeros({}, at::kLong)) {
+  D9D_CHECK(config.decay >= 0 && config.decay < 1 && config.start_step >= 0 && config.period_steps >= 1, ConfigError,
+            "[optim::ema] expected decay in [0, 1), start_step >= 0 and period_steps >= 1, got ", config.decay, ", ",
+            config.start_step, " and ", config.period_steps, ". Use such numbers.");
   detail::check_leaves(parameters, "Ema");
   const at::NoGradGuard no_grad;
   for (const NamedParameter& parameter : parameters) {

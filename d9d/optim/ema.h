@@ -40,8 +40,8 @@ struct EmaConfig {
 // equal parameters have equal averages.
 class Ema {
  public:
-  // Averages begin as the parameters are. Throws ConfigError for tensors that are not floating leaves with storage, and
-  // for names that repeat.
+  // Averages begin as the parameters are. Throws ConfigError for values out of range, for tensors that are not floating
+  // leaves with storage, and for names and tensors that repeat.
   Ema(const std::vector<NamedParameter>& parameters, const EmaConfig& config);
 
   // Called after each step that changed the model, and not after others. The host does not wait for the device.

@@ -1,5 +1,6 @@
 #include "d9d/optim/leaves.h"
 
+#include <map>
 #include <set>
 #include <string>
 
@@ -12,6 +13,7 @@ namespace d9d::detail {
 
 void check_leaves(const std::vector<NamedParameter>& parameters, std::string_view optimizer) {
   std::set<std::string> names;
+  std::map<const void*, std::string> owners;  // of memory
   for (const NamedParameter& parameter : parameters) {
     const at::Tensor& tensor = parameter.tensor;
     D9D_CHECK(tensor.defined() && tensor.is_floating_point() && tensor.is_leaf() && !tensor.is_meta(), ConfigError,
@@ -19,6 +21,10 @@ void check_leaves(const std::vector<NamedParameter>& parameters, std::string_vie
               "' to be a floating leaf with storage, got another tensor. Build the optimizer after the parameters.");
     D9D_CHECK(names.insert(parameter.name).second, ConfigError, "[optim::", optimizer,
               "] expected distinct names, got '", parameter.name, "' twice. Name a shared parameter once.");
+    if (tensor.numel() == 0) continue;
+    const auto [owner, is_new] = owners.emplace(tensor.const_data_ptr(), parameter.name);
+    D9D_CHECK(is_new, ConfigError, "[optim::", optimizer, "] expected distinct tensors, got one as '", owner->second,
+              "' and '", parameter.name, "'. Name a shared parameter once.");
   }
 }
 

@@ -12,7 +12,7 @@ namespace d9d::detail {
 
 // The checks throw ConfigError; `optimizer` is its name in the message.
 
-// Checks that tensors are floating leaves with storage, and names distinct.
+// Checks that tensors are floating leaves with storage of their own, and names distinct.
 void check_leaves(const std::vector<NamedParameter>& parameters, std::string_view optimizer);
 void check_dense_gradient(const NamedParameter& parameter, std::string_view optimizer);
 // Checks that a number of the configuration, and the learning rate of a step, are not negative.

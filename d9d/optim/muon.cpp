@@ -54,6 +54,17 @@ at::ScalarType dtype_of_products(const at::Tensor& parameter, const std::optiona
   return parameter.is_cuda() ? at::kBFloat16 : at::kFloat;
 }
 
+void check(const MuonConfig& config) {
+  detail::check_not_negative("lr", config.lr, kMuon);
+  detail::check_not_negative("adamw.eps", config.adamw.eps, kMuon);
+  detail::check_not_negative("ns_steps", static_cast<double>(config.ns_steps), kMuon);
+  detail::check_not_negative("bucket_size_mb", static_cast<double>(config.bucket_size_mb), kMuon);
+  D9D_CHECK(config.eps > 0 && config.adamw.lr_factor > 0, ConfigError,
+            "[optim::Muon] expected eps and adamw.lr_factor > 0, got ", config.eps, " and ", config.adamw.lr_factor,
+            ". Use positive numbers.");
+  config.validate(ConfigPath{.keys = "optimizer"});
+}
+
 at::Tensor flat(const at::Tensor& tensor) { return tensor.contiguous().view({-1}); }
 
 }  // namespace
@@ -65,9 +76,7 @@ bool is_hidden_matrix(const NamedParameter& parameter) {
 }
 
 Muon::Muon(const std::vector<NamedParameter>& parameters, const MuonConfig& config) : config_(config) {
-  detail::check_not_negative("lr", config.lr, kMuon);
-  detail::check_not_negative("adamw.eps", config.adamw.eps, kMuon);
-  config.validate(ConfigPath{.keys = "optimizer"});
+  check(config);
   detail::check_leaves(parameters, kMuon);
   newton_schulz_ = {.num_steps = config.ns_steps, .eps = config.eps};
   std::ranges::copy(config.ns_coefficients, newton_schulz_.coefficients.begin());
@@ -84,8 +93,11 @@ Muon::Muon(const std::vector<NamedParameter>& parameters, const MuonConfig& conf
       others.push_back(parameter);
       continue;
     }
+    const ParameterOptions options = groups.options_of(parameter);
+    D9D_CHECK(options.momentum < 1, ConfigError, place, "expected momentum < 1 of '", parameter.name, "', got ",
+              options.momentum, ". The usual one is 0.95.");
     add_to_bucket({.parameter = parameter,
-                   .options = groups.options_of(parameter),
+                   .options = options,
                    .rate_factor = factor_of_sizes(parameter, config.adjust_lr_fn),
                    .momentum_buffer = detail::zero_state(parameter)});
   }
@@ -107,8 +119,9 @@ void Muon::add_to_bucket(Matrices matrices) {
   };
   // The last bucket of its kind, if there is room in it.
   const auto last = std::find_if(buckets_.rbegin(), buckets_.rend(), goes_with);
-  const std::int64_t most = (config_.bucket_size_mb << 20) / static_cast<std::int64_t>(at::elementSize(dtype));
-  if (last != buckets_.rend() && last->num_elements + num_elements <= most) {
+  const auto num_bytes = [&](std::int64_t count) { return static_cast<double>(count) * at::elementSize(dtype); };
+  const double most = static_cast<double>(config_.bucket_size_mb) * (1 << 20);
+  if (last != buckets_.rend() && num_bytes(last->num_elements + num_elements) <= most) {
     last->matrices.push_back(std::move(matrices));
     last->num_elements += num_elements;
     return;

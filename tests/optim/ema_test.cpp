@@ -140,6 +140,17 @@ TEST(Ema, Refuses_what_is_no_parameter) {
   EXPECT_THAT([] { Ema({{"p", at::ones({2}, at::kLong)}}, {}); }, ThrowsMessage<ConfigError>(HasSubstr("'p'")));
   const at::Tensor leaf = at::ones({2}).requires_grad_();
   EXPECT_THAT([&] { Ema({{"p", leaf}, {"p", leaf}}, {}); }, ThrowsMessage<ConfigError>(HasSubstr("'p' twice")));
+  // AveragedWeights would exchange its values twice.
+  EXPECT_THAT([&] { Ema({{"p", leaf}, {"q", leaf}}, {}); }, ThrowsMessage<ConfigError>(HasSubstr("'p' and 'q'")));
+}
+
+TEST(Ema, Refuses_options_out_of_range) {
+  const at::Tensor leaf = at::ones({2}).requires_grad_();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const EmaConfig& config : {EmaConfig{.decay = 1.0}, EmaConfig{.decay = -0.1}, EmaConfig{.decay = nan},
+                                  EmaConfig{.start_step = -1}, EmaConfig{.period_steps = 0}}) {
+    EXPECT_THAT([&] { Ema({{"p", leaf}}, config); }, ThrowsMessage<ConfigError>(HasSubstr("decay in [0, 1)")));
+  }
 }
 
 class Swapped : public ::testing::TestWithParam<at::ScalarType> {};

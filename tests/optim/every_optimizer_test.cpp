@@ -14,6 +14,9 @@
 namespace d9d::every_optimizer_test {
 namespace {
 
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 const std::vector<OptimizerConfig>& all() {
@@ -75,6 +78,21 @@ TEST(EveryOptimizer, Leaves_parameters_without_gradient_and_empty_ones_alone) {
     step(optimizer, trained, 1.0);
     EXPECT_NE(trained.item<double>(), 1.0);
     EXPECT_EQ(idle.item<double>(), 1.0);
+  }
+}
+
+// Two steps of one tensor would be taken, from two states.
+TEST(EveryOptimizer, Refuses_a_tensor_under_two_names) {
+  for (const OptimizerConfig& config : all()) {
+    const at::Tensor shared = leaf({1.0, 2.0}), view = shared.detach().requires_grad_();
+    for (const at::Tensor& other : {shared, view}) {
+      EXPECT_THAT(
+          [&] {
+            (void)build_optimizer(config, {{"p", shared}, {"q", other}});
+          },
+          ThrowsMessage<ConfigError>(HasSubstr("one as 'p' and 'q'")));
+    }
+    EXPECT_NO_THROW((void)build_optimizer(config, {{"p", leaf({})}, {"q", leaf({})}}));
   }
 }
 

@@ -275,7 +275,13 @@ TEST(Muon, Refuses_options_and_parameters_that_break_a_rule) {
   const auto build = [](const MuonConfig& config) { return [=] { (void)Muon(parameters(), config); }; };
   EXPECT_NO_THROW(build({})());
   EXPECT_THROW(build({.lr = -1})(), ConfigError);
+  EXPECT_THROW(build({.momentum = 1.0})(), ConfigError);
   EXPECT_THROW(build({.ns_coefficients = {1.0, 2.0}})(), ConfigError);
+  for (const double eps : {0.0, -1.0, kNaN}) EXPECT_THROW(build({.eps = eps})(), ConfigError);
+  EXPECT_THROW(build({.ns_steps = -1})(), ConfigError);
+  EXPECT_THROW(build({.bucket_size_mb = -1})(), ConfigError);
+  EXPECT_THROW(build({.adamw = {.lr_factor = 0}})(), ConfigError);
+  EXPECT_THROW(build({.groups = {{.group = {.name = "all", .parameters = ".*"}, .momentum = 1.0}}})(), ConfigError);
   EXPECT_THROW(build({.products_dtype = Dtype::kFloat16})(), ConfigError);
   EXPECT_THROW(build({.adamw = {.betas = {1.0, 0.9}}})(), ConfigError);
   EXPECT_THROW(build({.adamw = {.eps = -1}})(), ConfigError);
