@@ -42,7 +42,8 @@ AREAS = {
     "kernels": Area(("core/autograd", "core/device", "core/dtype", "core/packed_sequences", "core/rng"), TORCH + CUDA),
     "kernels/linear/cuda_plugin": Area(("kernels",), ("cublasLt.h",)),
     "kernels/attention/cudnn_plugin": Area(("kernels",), ("cudnn_frontend.h", "cuda_runtime_api.h")),
-    "modules": Area(("core",), TORCH + ("torch/nn/module.h", "torch/nn/modules/linear.h")),  # adopt.cpp reads modules of torch::nn
+    "modules": Area(("core",), TORCH + (  # adopt.cpp reads modules of torch::nn
+        "torch/nn/module.h", "torch/nn/modules/embedding.h", "torch/nn/modules/linear.h", "torch/nn/modules/normalization.h")),
     "testing": Area(("core",), TORCH + C10D),
     "metrics": Area(("core",), TORCH),
     "data": Area(("core", "tokenizer"), TORCH + JSON + POSIX),

@@ -7,7 +7,9 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 
 #include "d9d/base/check.h"
 #include "d9d/base/philox.h"
@@ -44,6 +46,15 @@ TorchModulePtr make_seeded(const AdoptedModule::Factory& factory, std::uint64_t 
   return module;
 }
 
+// The role of a module's own parameters, without those of modules below it.
+ParameterRole role_of(const torch::nn::Module& module) {
+  const bool is_embedding = dynamic_cast<const torch::nn::EmbeddingImpl*>(&module) != nullptr ||
+                            dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&module) != nullptr;
+  if (is_embedding) return ParameterRole::kEmbedding;
+  const bool is_norm = dynamic_cast<const torch::nn::LayerNormImpl*>(&module) != nullptr;  // of any number of dims
+  return is_norm ? ParameterRole::kNorm : ParameterRole::kUnknown;
+}
+
 // An initializer that does nothing: AdoptedModule::after_reset sets all parameters of the module together.
 void leave_as_is(const at::Tensor&, const ElementWindow&, RandomStream) {}
 
@@ -52,8 +63,8 @@ void leave_as_is(const at::Tensor&, const ElementWindow&, RandomStream) {}
 AdoptedTensors::AdoptedTensors(const torch::nn::Module& source) {
   for (const auto& entry : source.named_parameters(/*recurse=*/false)) {
     const at::Tensor& tensor = entry.value();
-    const ParameterPtr parameter =
-        register_parameter(entry.key(), ParameterSpec{.shape = tensor.sizes().vec(), .init = leave_as_is});
+    const ParameterPtr parameter = register_parameter(
+        entry.key(), ParameterSpec{.shape = tensor.sizes().vec(), .init = leave_as_is, .role = role_of(source)});
     parameter->to(tensor.scalar_type());
     parameter->set_requires_grad(tensor.requires_grad());
   }

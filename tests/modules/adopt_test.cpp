@@ -8,6 +8,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
@@ -18,6 +19,7 @@ namespace d9d::adopt_test {
 namespace {
 
 namespace nn = torch::nn;
+using enum ParameterRole;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
@@ -174,6 +176,16 @@ TEST(Adopt, Gives_frozen_modules_inside_their_mode_back_after_an_evaluation) {
   model->train();
   (void)model(x);
   EXPECT_TRUE(at::equal(mean(), before)) << "and after an evaluation";
+}
+
+// A matrix without a role is one between hidden activations.
+TEST(Adopt, Tables_of_embeddings_and_scales_of_norms_say_what_they_are) {
+  const auto role_in = [](const Module& module) { return module.named_parameters().front().second->role(); };
+  EXPECT_EQ(role_in(*make_module<Holder<nn::Embedding (*)()>>([] { return nn::Embedding(5, 4); })), kEmbedding);
+  EXPECT_EQ(role_in(*make_module<Holder<nn::EmbeddingBag (*)()>>([] { return nn::EmbeddingBag(5, 4); })), kEmbedding);
+  const auto norm = [] { return nn::LayerNorm(nn::LayerNormOptions({3, 4})); };
+  EXPECT_EQ(role_in(*make_module<Holder<nn::LayerNorm (*)()>>(norm)), kNorm);
+  EXPECT_EQ(role_in(*make_module<Holder<nn::Linear (*)()>>(linear)), kUnknown);
 }
 
 TEST(Adopt, Nested_modules_keep_their_dotted_names) {
