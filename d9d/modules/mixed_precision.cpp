@@ -27,6 +27,7 @@ class MasterWeights final : public GradientReduction {
     if (is_in_step_) return;
     std::vector<ParameterPtr> stale;
     for (const ParameterPtr& parameter : parameters_) {
+      if (has_flat_shard(parameter->placements())) continue;  // local() may have no memory
       if (is_stale(parameter->local(), parameter->stored())) stale.push_back(parameter);
     }
     update_local(stale);
@@ -78,6 +79,13 @@ void keep_parameters_in(const std::shared_ptr<Module>& model, at::ScalarType dty
     if (dtype != own) parameter->set_stored_dtype(dtype);
   }
   model->add_hook(std::make_shared<MasterWeightsHook>());
+}
+
+void round_parameters(Module& model) {
+  for (const auto& reduction : gradient_reductions(model)) {
+    const auto weights = std::dynamic_pointer_cast<MasterWeights>(reduction);
+    if (weights != nullptr) weights->update_between_steps();
+  }
 }
 
 }  // namespace d9d

@@ -21,8 +21,12 @@ namespace d9d {
 // Local, on the meta device, before parallelize_*(). stored() of every trained parameter below gets `dtype`; frozen
 // parameters keep theirs. Values are rounded to the layers' dtype when a step's first microbatch begins
 // (GradientReduction::begin_pass), and before each forward of `model` outside of a step. Forwards of modules
-// below `model` outside of a step use the values of the last forward of `model` or the last step. Throws ConfigError
-// for a dtype that cannot hold the values of the layers' dtype.
+// below `model` outside of a step use the values of the last such rounding: call round_parameters() before them.
+// Throws ConfigError for a dtype that cannot hold the values of the layers' dtype.
 void keep_parameters_in(const std::shared_ptr<Module>& model, at::ScalarType dtype);
+
+// Rounds the parameters of `model` as its forward does. Local. Within a step, and for a model whose parameters are
+// not kept in another dtype, it does nothing.
+void round_parameters(Module& model);
 
 }  // namespace d9d

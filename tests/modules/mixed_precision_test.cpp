@@ -9,6 +9,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/blocks/linear/linear.h"
+#include "d9d/modules/gradient_reduction.h"
 
 namespace d9d::mixed_precision_test {
 namespace {
@@ -43,6 +44,23 @@ TEST(MixedPrecision, Forward_outside_of_a_step_uses_what_is_stored) {
   for (const auto& [name, parameter] : net->named_parameters()) {
     EXPECT_TRUE(at::equal(parameter->local(), parameter->stored().to(at::kBFloat16))) << name;
   }
+}
+
+TEST(MixedPrecision, Parameters_are_rounded_for_forwards_of_modules_below_too) {
+  const auto net = make_net(at::kFloat);
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, parameter] : net->named_parameters()) parameter->stored().mul_(2);
+  EXPECT_FALSE(at::equal(net->up->weight->local(), net->up->weight->stored().to(at::kBFloat16)));
+  round_parameters(*net);
+  for (const auto& [name, parameter] : net->named_parameters()) {
+    EXPECT_TRUE(at::equal(parameter->local(), parameter->stored().to(at::kBFloat16))) << name;
+  }
+  const auto reduction = gradient_reductions(*net).front();
+  reduction->begin_microbatch(/*is_last=*/true);
+  net->up->weight->stored().mul_(2);
+  round_parameters(*net);
+  EXPECT_FALSE(at::equal(net->up->weight->local(), net->up->weight->stored().to(at::kBFloat16))) << "within a step";
+  reduction->finish();
 }
 
 TEST(MixedPrecision, Several_forwards_outside_of_a_step_may_precede_their_backward) {

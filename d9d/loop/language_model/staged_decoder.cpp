@@ -10,6 +10,7 @@
 #include "d9d/core/tree/tree.h"
 #include "d9d/loop/step/local_stages.h"
 #include "d9d/models/decoder/sharded_sequence.h"
+#include "d9d/modules/mixed_precision.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
 
@@ -86,6 +87,7 @@ class StagedDecoder final : public TokenModel {
 
   at::Tensor last_logits(const at::Tensor& ids, const DeviceMesh& sequence_ranks) override {
     update_copies(copies_);  // the program may have changed parameters
+    for (const auto& stage : stages_) round_parameters(*stage->model);
     next_ = {.sequence = ShardedSequence(ids.to(device_), sequence_ranks), .logits = at::Tensor()};
     std::vector<PipelineStage*> stages;
     for (const auto& stage : stages_) stages.push_back(stage.get());

@@ -2,6 +2,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/models/decoder/sharded_sequence.h"
+#include "d9d/modules/mixed_precision.h"
 
 namespace d9d {
 namespace {
@@ -12,6 +13,7 @@ class OnePieceDecoder final : public TokenModel {
 
   std::vector<ModulePtr<DecoderForCausalLM>> parts() const override { return {model_}; }
   at::Tensor last_logits(const at::Tensor& ids, const DeviceMesh& sequence_ranks) override {
+    round_parameters(*model_);  // the program may have changed parameters
     const ShardedSequence sequence(ids.to(model_->head->weights.front()->stored().device()), sequence_ranks);
     return sequence.last_logits(*model_, model_->model(sequence.input(), sequence.shared()).hidden_states);
   }

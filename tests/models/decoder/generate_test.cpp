@@ -5,6 +5,7 @@
 #include <fstream>
 #include <limits>
 
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -13,6 +14,7 @@
 #include "d9d/model_state/load_model_state.h"
 #include "d9d/models/decoder/generate_text.h"
 #include "d9d/models/qwen3_dense/huggingface.h"
+#include "d9d/modules/mixed_precision.h"
 #include "d9d/tokenizer/chat/encode_chat.h"
 #include "d9d/tokenizer/unicode/utf8.h"
 
@@ -59,6 +61,21 @@ TEST(Generate, Samples_the_same_tokens_for_the_same_seed) {
   EXPECT_EQ(sample(1), sample(1));
   EXPECT_NE(sample(1), sample(2));
   EXPECT_TRUE(model->is_training());
+}
+
+// Not what the last forward computed with, where parameters are kept in another dtype than layers compute in.
+TEST(Generate, Uses_the_values_that_are_stored) {
+  const auto written = [](bool keeps_float) {
+    const auto model = make_decoder_for_causal_lm(test::make_backbone(test::tiny_dense()));
+    model->to(at::kBFloat16);
+    if (keeps_float) keep_parameters_in(model.shared(), at::kFloat);
+    model->materialize(at::kCPU);
+    model->reset_parameters(1);
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, parameter] : model->named_parameters()) parameter->stored().neg_();
+    return generate(model, {1, 2}, {.num_tokens = 12, .temperature = 3.0, .seed = 1});
+  };
+  EXPECT_EQ(written(true), written(false));
 }
 
 TEST(Generate, Restores_the_mode_of_each_module_also_when_on_token_throws) {

@@ -6,6 +6,7 @@
 #include "d9d/base/check.h"
 #include "d9d/blocks/linear/linear.h"
 #include "d9d/core/dtype/scalar_type.h"
+#include "d9d/modules/mixed_precision.h"
 #include "d9d/parallelism/fsdp/parallelize_fsdp.h"
 
 #include "tests/support/forwarding_communicator.h"
@@ -218,6 +219,31 @@ TEST(Fsdp, Sees_what_is_written_between_steps) {
       }
     });
   }
+}
+
+struct Biased : Module {
+  at::Tensor forward(const at::Tensor& x) const { return linear(x); }
+  const ModulePtr<Linear> linear = register_module<Linear>("linear", LinearConfig{4, 5, true});
+};
+
+// Of a bias that one rank keeps whole, local() has the size of stored(), and no memory between steps.
+TEST(Fsdp, Rounds_parameters_that_are_kept_in_another_dtype_itself) {
+  on_two_ranks([](World& world) {
+    const auto model = make_module<Biased>();
+    model->to(at::kFloat);
+    keep_parameters_in(model.shared(), at::kDouble);
+    const FsdpAxes axes{.mesh = DeviceMesh("dense", {{"dp", world.size()}}, borrowed(world)), .shard_axis = "dp"};
+    parallelize_fsdp(std::make_shared<FsdpRuntime>(FsdpConfig{}),
+                     {.name = "linear", .modules = {model->linear.shared()}, .axes = {axes}});
+    model->materialize(at::kCPU);
+    model->reset_parameters(/*base_seed=*/1);
+    ASSERT_TRUE(at::GradMode::is_enabled());
+    EXPECT_NO_THROW(round_parameters(*model));
+    const at::NoGradGuard no_grad;
+    EXPECT_NE(model(input().to(at::kFloat)).abs().sum().item<float>(), 0);
+    for (const auto& [name, parameter] : model->named_parameters()) parameter->stored().zero_();
+    EXPECT_EQ(model(input().to(at::kFloat)).abs().sum().item<float>(), 0);
+  });
 }
 
 TEST(Fsdp, Goes_on_with_copied_slices_after_an_exception) {
