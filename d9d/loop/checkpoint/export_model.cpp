@@ -39,7 +39,13 @@ void check_same_mapper(const TrainingJob& job, const StateMapper& mapper) {
 std::map<std::string, DTensor> exported_state(const TrainingJob& job) {
   std::map<std::string, DTensor> state = state_of(*job.module);
   if (!job.ema || job.config.ema->exported == ExportedWeights::kTrained) return state;
-  for (auto& [name, tensor] : job.ema->rounded()) state.insert_or_assign(name, std::move(tensor));
+  for (auto& [name, tensor] : job.ema->rounded()) {
+    const auto found = state.find(name);
+    D9D_CHECK(found != state.end(), StateError, "[loop::export] expected the averaged parameter '", name,
+              "' in the model, got a model without it: merge_peft() merges trained adapters, not their averages. Set "
+              "trainer.ema.export = \"trained\".");
+    found->second = std::move(tensor);
+  }
   return state;
 }
 

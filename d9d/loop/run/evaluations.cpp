@@ -24,6 +24,7 @@
 #include "d9d/metrics/aggregates.h"
 #include "d9d/metrics/reduce_metrics.h"
 #include "d9d/modules/eval_scope.h"
+#include "d9d/modules/mixed_precision.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
 
 namespace d9d {
@@ -60,8 +61,10 @@ class AveragedStages {
  public:
   explicit AveragedStages(TrainingJob& job) : job_(job), weights_(std::in_place, *job.ema) {}
   ~AveragedStages() {
+    const at::NoGradGuard no_grad;
     weights_.reset();
     update_copies(copies_of(job_.stages));
+    for (const auto& stage : job_.stages) round_parameters(*stage);
   }
   AveragedStages(const AveragedStages&) = delete;
   AveragedStages& operator=(const AveragedStages&) = delete;
@@ -280,8 +283,10 @@ bool Evaluations::takes_best(const std::string& name, Set& set, const std::map<s
             "'. Name one of these.");
   const double value = found->second;
   if (std::isnan(value)) return false;
-  const nlohmann::ordered_json of = {{"metric", set.config.best->metric}, {"mode", enum_name(set.config.best->mode)}};
-  if (set.history.best_of != of) set.history.best_value.reset();  // another measure begins anew
+  nlohmann::ordered_json of = {{"metric", set.config.best->metric}, {"mode", enum_name(set.config.best->mode)}};
+  const EvaluatedWeights weights = evaluated_weights(job_.config);
+  if (weights == EvaluatedWeights::kAveraged) of["weights"] = enum_name(weights);  // of kBoth the metric's name says it
+  if (set.history.best_of != of) set.history.best_value.reset();                   // another measure begins anew
   const auto& best = set.history.best_value;
   const bool is_better = !best || (set.config.best->mode == BestMode::kMin ? value < *best : value > *best);
   if (!is_better) return false;

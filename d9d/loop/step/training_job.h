@@ -32,7 +32,7 @@ namespace d9d {
 // The course of the evaluations on one set, which checkpoints save.
 struct EvaluationHistory {
   std::int64_t last_step = -1;               // number of steps that were done at the last evaluation; -1: none yet
-  nlohmann::ordered_json best_of = nullptr;  // metric and mode of the best; null: none yet
+  nlohmann::ordered_json best_of = nullptr;  // metric, mode and weights of the best; null: none yet
   std::optional<double> best_value = {};
   std::int64_t best_step = -1;  // number of steps that were done at the best evaluation
 };

@@ -10,6 +10,8 @@
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/mapped_sources.h"
+#include "d9d/peft/inject.h"
+#include "d9d/peft/merge.h"
 
 #include "tests/loop/run/evaluated_job.h"
 #include "tests/loop/run/pipeline_job.h"
@@ -150,6 +152,24 @@ TEST_F(AveragedWeights, Can_decide_which_model_is_best) {
   EXPECT_THAT([&] { alone.train(); }, ThrowsMessage<ConfigError>(HasSubstr("{loss, num_samples, score}")));
 }
 
+TEST_F(AveragedWeights, Are_not_compared_with_the_best_of_trained_ones) {
+  const auto train = [](EvaluatedWeights evaluate, double score) {
+    Job job(evaluate);
+    job.save(folder());
+    job.config().best = BestConfig{.metric = "score"};
+    job.task.score = score;
+    job.train();
+    return job.evaluated;
+  };
+  EXPECT_TRUE(train(EvaluatedWeights::kTrained, 1.0).front().is_best);
+  for (const int step : {3, 4}) fs::remove_all(folder() / cat("save-", step));
+  const auto rest = train(EvaluatedWeights::kAveraged, 2.0);
+  EXPECT_EQ(rest.front().step, 3);
+  EXPECT_TRUE(rest.front().is_best);
+  fs::remove_all(folder() / "save-4");
+  EXPECT_FALSE(train(EvaluatedWeights::kAveraged, 2.0).front().is_best);
+}
+
 TEST_F(AveragedWeights, Leave_no_trace_in_training) {
   const auto trained = [](bool averages) {
     Job job(EvaluatedWeights::kBoth);
@@ -211,6 +231,28 @@ TEST_F(AveragedWeights, Are_exported_by_choice) {
     expect_near(exported_to(folder() / "exports" / "step-2"), at_step_2);
     expect_near(exported_to(folder() / "exported"), is_averaged ? job.expected : job.trained);
     expect_equal(copy_of(*job.job.provider.model), job.trained);
+  }
+}
+
+TEST_F(AveragedWeights, Of_adapters_that_are_merged_are_not_exported) {
+  for (const ExportedWeights exported : {ExportedWeights::kAveraged, ExportedWeights::kTrained}) {
+    Job job;
+    job.job.config.ema->exported = exported;
+    job.job.provider.make_model = [] {
+      auto model = make_module<toy::Model>();
+      (void)inject_peft(LoraConfig{.module_name_pattern = "first", .params = {.r = 2, .alpha = 4}}, *model);
+      return model;
+    };
+    auto trainer = job.trainer();
+    trainer.train();
+    const MergedPeft merged = merge_peft(*job.job.provider.model);
+    const auto export_it = [&] { trainer.export_to(folder() / "exported"); };
+    if (exported == ExportedWeights::kAveraged) {
+      EXPECT_THAT(export_it, ThrowsMessage<StateError>(HasSubstr("trainer.ema.export = \"trained\"")));
+    } else {
+      export_it();
+      expect_equal(exported_to(folder() / "exported"), copy_of(*job.job.provider.model));
+    }
   }
 }
 
@@ -356,6 +398,29 @@ TEST_F(AveragedPipelines, Evaluate_float32_averages_of_bfloat16_layers_with_mast
               pipeline::series_of(actual.trained).at("validation/loss").back());
     fs::remove_all(pipeline::folder() / "saved");
     pipeline::expect_equal(pipeline::without_evaluation(actual.trained), pipeline::train(job));
+  }
+}
+
+// What layers compute with is a copy of the weights there.
+TEST_F(AveragedPipelines, Leave_layers_the_trained_weights) {
+  PipelineJob job{.model = {.master_dtype = Dtype::kFloat32},
+                  .dtype = at::kBFloat16,
+                  .optimizer = AdamWConfig{.lr = 0.3},  // so that each step changes what is written
+                  .prompt = {1, 2, 3}};
+  for (const DeviceMeshParameters& mesh :
+       {DeviceMeshParameters{}, DeviceMeshParameters{.data_parallel_replicate = 2},
+        DeviceMeshParameters{.pipeline_parallel = 2}, DeviceMeshParameters{.data_parallel_shard = 2}}) {
+    SCOPED_TRACE(write_record(mesh).dump());
+    job.mesh = mesh;
+    job.on_trained = nullptr;
+    const pipeline::Trained without = pipeline::train(job);
+    job.on_trained = [](const Module& module) {
+      for (const auto& [name, parameter] : module.named_parameters()) {
+        if (has_flat_shard(parameter->placements())) continue;
+        EXPECT_TRUE(at::equal(parameter->local(), parameter->stored().to(at::kBFloat16))) << name;
+      }
+    };
+    EXPECT_EQ(train(job).trained.written, without.written);
   }
 }
 
