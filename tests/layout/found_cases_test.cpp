@@ -61,6 +61,8 @@ const std::vector<Found> kFound = {
       .layout = {.mesh = {.data_parallel_replicate = 2, .expert_parallel = 2}, .bucket_size_mb = 0}}},
     {"tensor_parallelism_of_two_stages_on_each_rank",
      {.job = {.num_layers = 2}, .layout = {.mesh = {.tensor_parallel = 2}, .schedule = Schedule::kInterleaved}}},
+    {"a_freezing_before_the_first_forward_of_packed_sequences_that_ranks_would_share",
+     {.job = {.freezes_late = true, .packs = true, .num_steps = 1}, .layout = {.mesh = {.context_parallel_shard = 2}}}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Once, FoundCases, ::testing::ValuesIn(kFound),
