@@ -63,6 +63,9 @@ const std::vector<Found> kFound = {
      {.job = {.num_layers = 2}, .layout = {.mesh = {.tensor_parallel = 2}, .schedule = Schedule::kInterleaved}}},
     {"a_freezing_before_the_first_forward_of_packed_sequences_that_ranks_would_share",
      {.job = {.freezes_late = true, .packs = true, .num_steps = 1}, .layout = {.mesh = {.context_parallel_shard = 2}}}},
+    {"frozen_adapters_of_a_tied_embedding_beside_those_of_its_head",
+     {.job = {.num_layers = 2, .ties_embeddings = true, .freezes_attention = true, .adapts = true},
+      .layout = {.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2}}}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Once, FoundCases, ::testing::ValuesIn(kFound),

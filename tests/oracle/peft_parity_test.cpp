@@ -1,5 +1,5 @@
-// Compares LoRA of projections, experts, embedding and head with Hugging Face peft, in float64: output, loss and every gradient with adapters, and the output of
-// the merged model.
+// Compares LoRA of projections, experts, embedding and head with Hugging Face peft, in float64: output, loss and every
+// gradient with adapters, and the output of the merged model.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

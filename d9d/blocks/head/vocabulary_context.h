@@ -25,10 +25,10 @@ struct HeadLoss {
 };
 
 // What a head multiplies hidden states with, in the order of the vocabulary.
-using HeadAdapter = LowRankAdapter<Linear, SplitWeights>;
 struct HeadWeights {
-  std::vector<ParameterPtr> rows;           // [V_s, H]
-  std::optional<HeadAdapter> adapter = {};  // B [V_s, r], cut as the rows; A is whole on all ranks
+  std::vector<ParameterPtr> rows;  // [V_s, H]
+  // B [V_s, r], cut as the rows; A is whole on all ranks.
+  std::optional<LowRankAdapter<Linear, SplitWeights>> adapter = {};
 
   [[nodiscard]] std::vector<at::Tensor> local_rows() const;
   // The adapter's term of the logits of this rank's rows, u [T, r] for hidden_states [..., H] of all T positions; none

@@ -91,10 +91,12 @@ void shard(const DistContext& context, PreNormDecoder& decoder, const std::vecto
   std::vector<std::shared_ptr<Module>> last = {decoder.norm.shared()};
   last.insert(last.end(), heads.begin(), heads.end());
   last = without_null(std::move(last));
-  // With several stages, the first and the last both have the tied embedding. Each puts it into a unit of its own, so
-  // that both shard it in the same way.
+  // With several stages, the first and the last both have the tied embedding. Each puts it into a unit of its own, apart
+  // from adapters, so that both shard it in the same way.
   std::vector<std::shared_ptr<Module>> tied_heads;
+  std::vector<ParameterPtr> tied;
   if (decoder.stage().num_stages > 1) {
+    if (decoder.ties_word_embeddings()) tied = decoder.embedding_weights();
     const auto is_tied_here = [&](const auto& module) { return is_tied_head(module, decoder); };
     std::ranges::copy_if(last, std::back_inserter(tied_heads), is_tied_here);
     std::erase_if(last, is_tied_here);
@@ -105,7 +107,8 @@ void shard(const DistContext& context, PreNormDecoder& decoder, const std::vecto
     last.insert(last.begin(), decoder.embed_tokens.shared());
     parallelize_fsdp(runtime, {.name = "embed_tokens and head", .modules = last, .axes = axes, .stays_gathered = true});
   } else if (decoder.stage().is_first()) {
-    parallelize_fsdp(runtime, {.name = "embed_tokens", .modules = {decoder.embed_tokens.shared()}, .axes = axes});
+    parallelize_fsdp(runtime,
+                     {.name = "embed_tokens", .modules = {decoder.embed_tokens.shared()}, .axes = axes, .apart = tied});
   }
   for (std::size_t i = 0; i < decoder.layers().size(); ++i) {
     const std::int64_t index = decoder.layer_range.begin + static_cast<std::int64_t>(i);
@@ -114,7 +117,9 @@ void shard(const DistContext& context, PreNormDecoder& decoder, const std::vecto
   if (!is_tied && !last.empty()) {
     parallelize_fsdp(runtime, {.name = "norm and head", .modules = last, .axes = axes});
   }
-  if (!tied_heads.empty()) parallelize_fsdp(runtime, {.name = "embed_tokens", .modules = tied_heads, .axes = axes});
+  if (!tied_heads.empty()) {
+    parallelize_fsdp(runtime, {.name = "embed_tokens", .modules = tied_heads, .axes = axes, .apart = tied});
+  }
 }
 
 }  // namespace

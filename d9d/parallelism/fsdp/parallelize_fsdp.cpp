@@ -51,7 +51,8 @@ FsdpAxes with_partial_axes(const Parameter& parameter, FsdpAxes axes) {
 }  // namespace
 
 void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUnitSpec& unit) {
-  using Key = std::tuple<std::size_t, std::vector<std::string>, c10::ScalarType, std::optional<c10::ScalarType>, bool>;
+  using Key =
+      std::tuple<std::size_t, std::vector<std::string>, c10::ScalarType, std::optional<c10::ScalarType>, bool, bool>;
   std::map<Key, FlatGroup::NamedParameters> parameters;
   std::set<const Parameter*> seen;
   for (const auto& module : unit.modules) {
@@ -60,8 +61,13 @@ void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUni
                 " without storage, got values. Parallelise before materialize().");
       if (has_flat_shard(parameter->placements()) || !seen.insert(parameter.get()).second) continue;
       const std::size_t index = axes_of(name, *parameter, unit.axes);
-      const Key key = {index, with_partial_axes(*parameter, unit.axes[index]).replicate_axes,
-                       parameter->local().scalar_type(), parameter->stored_dtype(), parameter->requires_grad()};
+      const bool is_apart = std::ranges::find(unit.apart, parameter) != unit.apart.end();
+      const Key key = {index,
+                       with_partial_axes(*parameter, unit.axes[index]).replicate_axes,
+                       parameter->local().scalar_type(),
+                       parameter->stored_dtype(),
+                       parameter->requires_grad(),
+                       is_apart};
       parameters[key].emplace_back(cat(unit.name, ".", name), parameter);
     }
   }

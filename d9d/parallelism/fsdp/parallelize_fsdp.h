@@ -27,10 +27,13 @@ struct FsdpUnitSpec {
   // Keeps the unit gathered from its first use in forward to its last use in backward, for modules that share
   // parameters but have other units between them.
   bool stays_gathered = false;
+  // Those of the parameters that form flat groups without the others, so that another unit that has them too, of
+  // another pipeline stage, shards them alike.
+  std::vector<ParameterPtr> apart = {};
 };
 
 // Local; call it on the meta device. Parameters of the modules that belong to an earlier unit stay there. Parameters of
-// one dtype, all trained or all frozen, over the same axes form a flat group. Parameters whose gradients are Partial
+// one dtype, all trained or all frozen, all apart or none, over the same axes form a flat group. Parameters whose gradients are Partial
 // over further axes (norms under tensor parallelism) form a group of their own, which is summed over these axes too.
 // After this call requires_grad and dtype must not change. Throws StateError after materialize(), and ConfigError if no
 // parameter is left or no entry of axes has a parameter's mesh.

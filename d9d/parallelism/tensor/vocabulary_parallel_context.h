@@ -9,7 +9,8 @@
 namespace d9d {
 
 // Hidden states are sharded by sequence; weights, and B of an adapter, are Shard(0) over the ranks, possibly unevenly,
-// and each rank has rows of at least one. The gradient of A is a summand, as that of a replicated parameter. A label outside the vocabulary throws ConfigError on the CPU; on other devices its loss is NaN.
+// and each rank has rows of at least one. The gradient of A is a summand, as that of a replicated parameter. A label
+// outside the vocabulary throws ConfigError on the CPU; on other devices its loss is NaN.
 class VocabularyParallelContext final : public VocabularyContext {
  public:
   explicit VocabularyParallelContext(DeviceMesh ranks) : ranks_(std::move(ranks)) {}  // one axis
