@@ -50,7 +50,6 @@ void check_tensors(const at::Tensor& hidden, at::TensorList weight, const at::Te
             "[kernels::linear_cross_entropy] expected a vocabulary, got no rows of weight. Pass at least one.");
 }
 
-// Of the term of low rank.
 void check_low_rank(const at::Tensor& hidden, at::TensorList weight, const LowRankLogits& term) {
   D9D_CHECK(term.hidden.dim() == hidden.dim() &&
                 term.hidden.sizes().slice(0, term.hidden.dim() - 1) == hidden.sizes().slice(0, hidden.dim() - 1),
@@ -248,7 +247,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     return result;
   }
 
-  // Of the factors and the bias.
+  // The factors' gradients, then that of the bias.
   static variable_list in_order(detail::LinearCrossEntropyBackward gradients) {
     variable_list result;
     for (detail::LogitFactors& product : gradients.products) {

@@ -85,13 +85,13 @@ struct LinearCrossEntropyOutput {
 //           logits becomes zero, after it was rounded to half precision: the products take as long, or less where a
 //           limit of power slows them. So results differ between devices, chunk sizes and ranks, within the bound. A
 //           rank that has a part of the vocabulary compares the softmax over its own part.
-// Differentiable once in hidden, every weight, bias and both factors of low_rank, through loss and lse. Saves its inputs and lse; computes only
-// the gradients that a backward asks for. Memory beyond inputs, outputs and gradients: about chunk_size * (1 + H /
-// 1024) wide numbers (fp32, or fp64 for fp64 hidden) and, for half precision on a CPU, a wide copy of hidden; with
-// gradients in forward chunk_size half-precision numbers, 2^24 wide ones, the rows of hidden of a chunk and, with more
-// than one chunk, 2 bytes per weight. Local. Does not synchronise with a GPU. Throws ConfigError on arguments that do
-// not fit. A target outside the vocabulary throws ConfigError on the CPU; on other devices, where a check would have to
-// synchronise, its loss is NaN.
+// Differentiable once in hidden, every weight, bias and both factors of low_rank, through loss and lse. Saves its
+// inputs and lse; computes only the gradients that a backward asks for. Memory beyond inputs, outputs and gradients:
+// about chunk_size * (1 + H / 1024) wide numbers (fp32, or fp64 for fp64 hidden) and, for half precision on a CPU, a
+// wide copy of hidden; with gradients in forward chunk_size half-precision numbers, 2^24 wide ones, the rows of hidden
+// of a chunk and, with more than one chunk, 2 bytes per weight. Local. Does not synchronise with a GPU. Throws
+// ConfigError on arguments that do not fit. A target outside the vocabulary throws ConfigError on the CPU; on other
+// devices, where a check would have to synchronise, its loss is NaN.
 [[nodiscard]] LinearCrossEntropyOutput linear_cross_entropy(const at::Tensor& hidden, at::TensorList weight,
                                                             const at::Tensor& targets,
                                                             const LinearCrossEntropyOptions& options = {});

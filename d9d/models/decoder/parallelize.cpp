@@ -91,8 +91,8 @@ void shard(const DistContext& context, PreNormDecoder& decoder, const std::vecto
   std::vector<std::shared_ptr<Module>> last = {decoder.norm.shared()};
   last.insert(last.end(), heads.begin(), heads.end());
   last = without_null(std::move(last));
-  // With several stages, the first and the last both have the tied embedding. Each puts it into a unit of its own, apart
-  // from adapters, so that both shard it in the same way.
+  // With several stages, the first and the last both have the tied embedding. Each puts it into a unit of its own,
+  // apart from adapters, so that both shard it in the same way.
   std::vector<std::shared_ptr<Module>> tied_heads;
   std::vector<ParameterPtr> tied;
   if (decoder.stage().num_stages > 1) {

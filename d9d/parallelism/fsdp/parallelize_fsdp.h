@@ -33,10 +33,10 @@ struct FsdpUnitSpec {
 };
 
 // Local; call it on the meta device. Parameters of the modules that belong to an earlier unit stay there. Parameters of
-// one dtype, all trained or all frozen, all apart or none, over the same axes form a flat group. Parameters whose gradients are Partial
-// over further axes (norms under tensor parallelism) form a group of their own, which is summed over these axes too.
-// After this call requires_grad and dtype must not change. Throws StateError after materialize(), and ConfigError if no
-// parameter is left or no entry of axes has a parameter's mesh.
+// one dtype, all trained or all frozen, all apart or none, over the same axes form a flat group. Parameters whose
+// gradients are Partial over further axes (norms under tensor parallelism) form a group of their own, which is summed
+// over these axes too. After this call requires_grad and dtype must not change. Throws StateError after materialize(),
+// and ConfigError if no parameter is left or no entry of axes has a parameter's mesh.
 void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUnitSpec& unit);
 
 }  // namespace d9d
