@@ -104,14 +104,14 @@ std::vector<std::string> convert_model_state(const fs::path& folder, const State
   const std::vector<SourceGroup> groups = source_groups(mapper, tensors, mapper.outputs());
   std::vector<const MappedGroup*> mapped;
   for (const SourceGroup& group : groups) mapped.push_back(&group.mapped);
-  const std::vector<ExportShard> shards = plan_export(mapped, options.max_shard_bytes);
+  const std::vector<ExportShard> shards = plan_export(mapped, options.only_file ? kNoLimit : options.max_shard_bytes);
 
   HuggingFaceExport target(folder, options.files);
   std::vector<std::unique_ptr<SharedShard>> files;
   std::vector<Task> tasks;
   for (const ExportShard& shard : shards) {
-    const fs::path path = target.staging() / huggingface_shard_name(files.size(), shards.size());
-    files.push_back(std::make_unique<SharedShard>(path, shard));
+    const std::string name = options.only_file.value_or(huggingface_shard_name(files.size(), shards.size()));
+    files.push_back(std::make_unique<SharedShard>(target.staging() / name, shard));
     for (const ExportUnit& unit : shard.units) tasks.push_back({.unit = &unit, .shard = files.back().get()});
   }
   Counter counter(shards, options.on_progress);

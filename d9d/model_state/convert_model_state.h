@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct ConvertOptions {
   std::int64_t max_shard_bytes = std::int64_t{4} << 30;  // of data; a larger tensor gets a shard of its own
   int num_workers = 1;                                   // threads
   std::map<std::string, std::string> files = {};         // text files beside the weights, by name: config.json, ...
+  std::optional<std::string> only_file = {};             // the name of one file for all weights, whatever its size
   // Called before the first tensor and after each one, or after each group with functions, by one thread at a time. An
   // exception that it throws ends the conversion.
   std::function<void(const ConvertProgress&)> on_progress = nullptr;

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -28,6 +29,8 @@ struct ExportShard {
   std::vector<ExportUnit> units;
   std::vector<TensorSource> tensors;  // of the units, in their order; described only
 };
+
+inline constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
 // The outputs of `groups`, in order, split into shards of at most `max_shard_bytes` (shard_of_each). Throws StateError
 // for outputs that are distributed.

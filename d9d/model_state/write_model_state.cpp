@@ -252,7 +252,7 @@ class ShardFile {
 
 // Shards [first, first + number of ranks), one on each rank.
 void write_shards(const fs::path& folder, const Plan& plan, std::size_t first, const State& own,
-                  const KnownState& state, const DeviceMesh& job) {
+                  const KnownState& state, const DeviceMesh& job, const WriteOptions& options) {
   const std::vector<ExportShard>& shards = plan.shards;
   const auto num_ranks = static_cast<std::size_t>(job.num_ranks()), rank = static_cast<std::size_t>(job.index());
   const std::size_t last = std::min(first + num_ranks, shards.size());
@@ -260,8 +260,10 @@ void write_shards(const fs::path& folder, const Plan& plan, std::size_t first, c
   for (std::size_t i = first; i < last; ++i) num_units = std::max(num_units, shards[i].units.size());
   const ExportShard* const own_shard = first + rank < last ? &shards[first + rank] : nullptr;
   std::optional<ShardFile> file;
-  if (own_shard != nullptr)
-    file.emplace(folder / huggingface_shard_name(first + rank, shards.size()), plan, *own_shard);
+  if (own_shard != nullptr) {
+    const std::string name = options.only_file.value_or(huggingface_shard_name(first + rank, shards.size()));
+    file.emplace(folder / name, plan, *own_shard);
+  }
   for (std::size_t unit = 0; unit < num_units; ++unit) {
     Exchange exchange(plan, own, state, job);
     for (std::size_t i = first; i < last; ++i) {
@@ -292,7 +294,7 @@ std::vector<std::string> write_model_state(const fs::path& folder, const StateMa
   json description;
   agreed(job, [&] { description = description_of(state); });
   const KnownState known = known_state(all_gather_object(description, job));
-  const Plan plan = plan_of(mapper, known, options.max_shard_bytes);
+  const Plan plan = plan_of(mapper, known, options.only_file ? kNoLimit : options.max_shard_bytes);
 
   std::optional<HuggingFaceExport> target;  // on the first rank
   json staging;
@@ -302,7 +304,7 @@ std::vector<std::string> write_model_state(const fs::path& folder, const StateMa
   });
   const fs::path place = all_gather_object(staging, job).front().get<std::string>();
   for (std::size_t first = 0; first < plan.shards.size(); first += static_cast<std::size_t>(job.num_ranks())) {
-    write_shards(place, plan, first, state, known, job);
+    write_shards(place, plan, first, state, known, job, options);
   }
   on_first_rank(job, [&] {
     std::vector<std::vector<TensorSource>> tensors;

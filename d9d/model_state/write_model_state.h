@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ namespace d9d {
 struct WriteOptions {
   std::int64_t max_shard_bytes = std::int64_t{4} << 30;  // of data; a larger tensor gets a shard of its own
   std::map<std::string, std::string> files = {};         // text files beside the weights, by name: config.json, ...
+  std::optional<std::string> only_file = {};             // the name of one file for all weights, whatever its size
 };
 
 // Collective over `job`. `state`: this rank's part of each tensor; a tensor need not be on all ranks (pipeline stages).

@@ -91,6 +91,26 @@ TEST(ConvertModelState, Writes_the_bytes_that_a_model_s_ranks_write_with_any_num
   }
 }
 
+TEST(ConvertModelState, Writes_one_file_of_a_name_whatever_its_size) {
+  const fs::path root = test::fresh_directory("d");
+  const State state = published();
+  const HuggingFaceDirectory directory = write(root / "published", state);
+  test::run_ranks(test::RankBackend::kThreads, 2, [&](World& world) {
+    const DeviceMesh job("m", {{"r", 2}}, test::borrowed(world));
+    std::map<std::string, DTensor> tensors;
+    for (const auto& [name, tensor] : state) tensors.emplace(name, whole_dtensor(tensor));
+    (void)write_model_state(root / "ranks", packing(), tensors, job,
+                            {.max_shard_bytes = 1, .only_file = "adapter_model.safetensors"});
+  });
+  convert_model_state(root / "workers", packing(), tensors_of(directory),
+                      {.max_shard_bytes = 1, .only_file = "adapter_model.safetensors"});
+  convert_model_state(root / "model", packing(), tensors_of(directory));
+  EXPECT_TRUE(content_of(root / "ranks") == content_of(root / "workers"));
+  const auto written = content_of(root / "ranks");
+  ASSERT_EQ(written.size(), 1);
+  EXPECT_TRUE(written.at("adapter_model.safetensors") == content_of(root / "model").at("model.safetensors"));
+}
+
 // What several processes would share out: mapper::shard.
 TEST(ConvertModelState, Makes_each_tensor_in_one_shard_of_a_mapper) {
   const fs::path root = test::fresh_directory("d");

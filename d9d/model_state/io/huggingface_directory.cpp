@@ -25,6 +25,8 @@ using json = nlohmann::json;
 constexpr const char* kConfigFileName = "config.json";
 constexpr const char* kSingleFileName = "model.safetensors";
 constexpr const char* kIndexFileName = "model.safetensors.index.json";
+constexpr const char* kAdapterConfigFileName = "adapter_config.json";  // of Hugging Face peft
+constexpr const char* kAdapterFileName = "adapter_model.safetensors";
 constexpr const char* kTokenizerFileName = "tokenizer.json";
 constexpr const char* kTied = "tie_word_embeddings";  // of config.json
 constexpr const char* kHead = "lm_head.weight";
@@ -108,6 +110,14 @@ bool is_of_transformers(const std::string& config_json) {
   return config.is_object() && config.contains("transformers_version");
 }
 
+// The same for an adapter_config.json.
+bool is_of_peft(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::exists(folder / kAdapterConfigFileName, error)) return false;
+  const json config = json::parse(text_of_file(folder / kAdapterConfigFileName), nullptr, /*allow_exceptions=*/false);
+  return config.is_object() && config.contains("peft_version");
+}
+
 // Whether every entry of the folder has a name that an export with these files uses, or that people put beside one.
 bool is_export(const fs::path& directory, const std::map<std::string, std::string>& files) {
   std::error_code error;
@@ -115,14 +125,16 @@ bool is_export(const fs::path& directory, const std::map<std::string, std::strin
   bool has_more = false;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename();
-    const bool is_weights = name == kSingleFileName || name == kIndexFileName || is_shard(name);
-    if (is_weights || name == kConfigFileName) continue;
+    const bool is_weights =
+        name == kSingleFileName || name == kIndexFileName || name == kAdapterFileName || is_shard(name);
+    if (is_weights || name == kConfigFileName || name == kAdapterConfigFileName) continue;
     if (!files.contains(name) && !kNotes.contains(name) && !kTokenFiles.contains(name)) return false;
     has_more = true;
   }
   const fs::path config = directory / kConfigFileName;
   const bool is_published = has_more && fs::exists(config, error) && is_of_transformers(text_of_file(config));
   const auto own = files.find(kConfigFileName);
+  if (is_of_peft(directory)) return false;
   return !error && (!is_published || (own != files.end() && is_of_transformers(own->second)));
 }
 

@@ -80,7 +80,7 @@ class HuggingFaceExport {
   // `files`: text files beside the weights, by name. The folder may hold an earlier export; a README.md or a license
   // that people put beside it stays. Its tokenizer and generation_config.json are removed: they may be from another
   // job, whose ids stand for other texts (token_files_that_go). Throws IoError for a folder that holds any other file,
-  // and for a published model with its tokenizer.
+  // for a published model with its tokenizer, and for adapters that Hugging Face peft has written.
   HuggingFaceExport(const std::filesystem::path& path, std::map<std::string, std::string> files);
   [[nodiscard]] const std::filesystem::path& staging() const { return directory_.staging(); }
   // Adds files and index, and makes the folder appear. `shards`: their tensors, described. Throws StateError for equal

@@ -23,12 +23,12 @@ constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kMaxHeaderBytes = 100'000'000;  // the limit of the Python package
 constexpr const char* kMetadataKey = "__metadata__";
 
-struct Dtype {
+struct FileDtype {
   std::string_view name;
   c10::ScalarType type;
 };
 // In ascending order of the rank by which the Python package sorts tensors in a file.
-constexpr Dtype kDtypes[] = {
+constexpr FileDtype kDtypes[] = {
     {"BOOL", c10::kBool},
     {"U8", c10::kByte},
     {"I8", c10::kChar},
@@ -109,7 +109,7 @@ SafetensorsEntry parse_entry(const std::string& name, const json& value, std::si
     complain("dtype, shape and data_offsets for '", name, "', got ", value.dump());
   }
   const json& dtype_name = value["dtype"];
-  const auto* dtype = std::ranges::find_if(kDtypes, [&](const Dtype& known) { return dtype_name == known.name; });
+  const auto* dtype = std::ranges::find_if(kDtypes, [&](const FileDtype& known) { return dtype_name == known.name; });
   const bool is_known = dtype != std::end(kDtypes);
   if (!is_known && !dtype_name.is_string()) complain("a dtype for '", name, "', got ", dtype_name.dump());
 
@@ -155,8 +155,8 @@ void check_coverage(const SafetensorsHeader& header, std::size_t data_start, std
   if (covered != file_size) complain("no bytes after the last tensor, got ", file_size - covered);
 }
 
-const Dtype& dtype_of(const TensorSource& source) {
-  const auto* dtype = std::ranges::find(kDtypes, source.dtype, &Dtype::type);
+const FileDtype& dtype_of(const TensorSource& source) {
+  const auto* dtype = std::ranges::find(kDtypes, source.dtype, &FileDtype::type);
   D9D_CHECK(dtype != std::end(kDtypes), StateError, "[model_state::safetensors] expected tensor '", source.name,
             "' to have a dtype that the format knows, got ", source.dtype, ". Convert it first.");
   return *dtype;
@@ -197,7 +197,7 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, cons
 
 std::vector<TensorSource> in_safetensors_order(std::vector<TensorSource> tensors) {
   std::ranges::sort(tensors, [](const TensorSource& left, const TensorSource& right) {
-    const Dtype *left_dtype = &dtype_of(left), *right_dtype = &dtype_of(right);
+    const FileDtype *left_dtype = &dtype_of(left), *right_dtype = &dtype_of(right);
     return left_dtype != right_dtype ? left_dtype > right_dtype : left.name < right.name;
   });
   std::set<std::string_view> names = {kMetadataKey};

@@ -225,6 +225,12 @@ StateMapper sequential(std::vector<StateMapper> mappers) {
   return StateMapper(std::make_shared<Sequential>(in_stages(mappers)));
 }
 
+StateMapper in_dtype(const StateMapper& mapper, at::ScalarType dtype) {
+  std::vector<StateMapper> casts;
+  for (const std::string& name : mapper.outputs()) casts.push_back(cast_floats(name, dtype));
+  return casts.empty() ? mapper : sequential({mapper, parallel(std::move(casts))});
+}
+
 StateMapper shard(const StateMapper& mapper, std::int64_t num_shards, std::int64_t index) {
   D9D_CHECK(num_shards > 0 && index >= 0 && index < num_shards, ConfigError,
             "[model_state::mapper] expected an index in [0, number of shards), got ", index, " of ", num_shards, ".");

@@ -29,6 +29,9 @@ namespace d9d::mapper {
 // a mapper is also one of its own names.
 [[nodiscard]] StateMapper sequential(std::vector<StateMapper> mappers);
 
+// The mapper with its outputs of floating-point types converted, see cast_floats().
+[[nodiscard]] StateMapper in_dtype(const StateMapper& mapper, at::ScalarType dtype);
+
 // Every num_shards-th group of the mapper, beginning with the index-th: the work of one of several ranks or threads.
 [[nodiscard]] StateMapper shard(const StateMapper& mapper, std::int64_t num_shards, std::int64_t index);
 

@@ -8,6 +8,7 @@
 #include "d9d/base/name_regex.h"
 #include "d9d/core/dtensor/layout.h"
 #include "d9d/core/dtensor/redistribute.h"
+#include "d9d/core/dtype/scalar_type.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/model_state/mapper/compose.h"
 
@@ -158,6 +159,11 @@ StateMapper squeeze(const std::string& name, std::optional<std::int64_t> dim) {
 
 StateMapper cast(const std::string& name, at::ScalarType dtype) {
   return of_one("cast", name, [=](const MappedTensor& x) { return converted(x, dtype); });
+}
+
+StateMapper cast_floats(const std::string& name, at::ScalarType dtype) {
+  return of_one("cast", name,
+                [=](const MappedTensor& x) { return find_dtype(x.spec.dtype) ? converted(x, dtype) : x; });
 }
 
 StateMapper stack(const Names& from, const std::string& to, std::int64_t dim) {

@@ -40,6 +40,8 @@ namespace d9d::mapper {
 [[nodiscard]] StateMapper unsqueeze(const std::string& name, std::int64_t dim);
 [[nodiscard]] StateMapper squeeze(const std::string& name, std::optional<std::int64_t> dim);  // none: all of size 1
 [[nodiscard]] StateMapper cast(const std::string& name, at::ScalarType dtype);
+// The same for a tensor of a floating-point type that configurations name (d9d/base/dtype.h); others stay.
+[[nodiscard]] StateMapper cast_floats(const std::string& name, at::ScalarType dtype);
 // Turns wrong types into one compile error each.
 template <class T>
 requires(std::is_enum_v<T> && !std::is_same_v<T, at::ScalarType>) StateMapper cast(const std::string&, T) {

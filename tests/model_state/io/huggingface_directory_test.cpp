@@ -216,6 +216,15 @@ TEST(HuggingFaceDirectory, Refuses_to_replace_a_published_model_with_its_tokeniz
   EXPECT_THROW(check_huggingface_target(path, {{"tokenizer.json", "its own"}}), IoError);
 }
 
+TEST(HuggingFaceDirectory, Replaces_exported_adapters_and_refuses_those_of_peft) {
+  const fs::path path = test::fresh_directory("d");
+  write_file_atomically(path / "adapter_config.json", R"({"r": 4})");
+  write_file_atomically(path / "adapter_model.safetensors", "of an earlier export");
+  EXPECT_NO_THROW(check_huggingface_target(path));
+  write_file_atomically(path / "adapter_config.json", R"({"r": 4, "peft_version": "0.21.2"})");
+  EXPECT_THROW(check_huggingface_target(path), IoError);
+}
+
 TEST(HuggingFaceDirectory, Is_exported_to_by_one_job_at_a_time) {
   const fs::path path = test::fresh_directory("d") / "model";
   auto lock = lock_huggingface_target(path);

@@ -62,6 +62,13 @@ TEST(MapperLeaves, Do_to_elements_what_LibTorch_does) {
   expect_same(parts.at("b"), x.select(-1, 1).contiguous());
 }
 
+TEST(MapperLeaves, Cast_floats_and_leave_other_types) {
+  const State all = {{"x", at::full({3}, 1.0 + 1.0 / 1024, at::kFloat)}, {"count", at::arange(3)}};
+  const StateMapper mapper = mapper::in_dtype(mapper::identities({"x", "count"}), at::kBFloat16);
+  expect_same(mapper.apply(State{{"x", all.at("x")}}).at("x"), all.at("x").to(at::kBFloat16));
+  expect_same(mapper.apply(State{{"count", all.at("count")}}).at("count"), all.at("count"));
+}
+
 TEST(MapperLeaves, Cut_as_torch_chunk_and_split_do) {
   const at::Tensor x = range({5, 3});
   const State chunks = mapper::chunk("x", {"a", "b"}, 0).apply(State{{"x", x}});
