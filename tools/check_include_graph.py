@@ -50,7 +50,7 @@ AREAS = {
     "data/text/arrow_plugin": Area(("data/text", "tokenizer/unicode"), ("arrow/", "parquet/") + JSON),
     "optim": Area(("core", "kernels"), TORCH),
     "blocks": Area(("modules", "core", "kernels"), TORCH),
-    "peft": Area(("modules", "blocks", "core"), TORCH + JSON),
+    "peft": Area(("modules", "blocks", "model_state", "core"), TORCH + JSON),
     "model_state": Area(("modules", "core"), TORCH + JSON + ("xxhash.h",)),
     "checkpoint": Area(("core", "model_state"), TORCH + JSON),
     "parallelism": Area(("modules", "blocks", "core", "kernels"), TORCH),

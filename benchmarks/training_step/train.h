@@ -160,9 +160,7 @@ class BenchmarkProvider : public d9d::CausalLMProvider<Parameters> {
 
   BenchmarkProvider(const d9d::ModelFamily<Parameters>& model_family, const Config& all, Parameters resolved_sizes,
                     Phases& phases)
-      : d9d::CausalLMProvider<Parameters>(
-            model_family, all.model_provider, std::move(resolved_sizes),
-            all.trainer.model_stage_factory.master_dtype.value_or(all.model_provider.dtype)),
+      : d9d::CausalLMProvider<Parameters>(model_family, all.model_provider, std::move(resolved_sizes)),
         all_(all),
         phases_(phases) {}
 

@@ -2,7 +2,7 @@
 // lists the families of this library; a program may define one of its own in the same way.
 //
 // Example
-//   CausalLMProvider model(kQwen3Dense, config.model_provider, sizes, Dtype::kFloat32);
+//   CausalLMProvider model(kQwen3Dense, config.model_provider, sizes);
 #pragma once
 
 #include <optional>

@@ -158,8 +158,7 @@ void train(const Config& config, d9d::DistContext& context) {
                                           config.trainer.model_stage_factory.source_checkpoint);
   check(config, sizes);
   d9d::LanguageModelTask task(context);
-  d9d::CausalLMProvider model(d9d::kQwen3Dense, config.model_provider, sizes,
-                              config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype));
+  d9d::CausalLMProvider model(d9d::kQwen3Dense, config.model_provider, sizes);
   Rollouts data;
   data.prompt = config.rollouts.prompt;
   d9d::AutoOptimizerProvider optimizer(config.optimizer);

@@ -84,7 +84,7 @@ void print_perplexity(const d9d::ModelFamily<Parameters>& family, const Perplexi
   const auto& source = config.inference.model_stage_factory.source_checkpoint;
   const auto sizes = d9d::causal_lm_sizes(family, config.model_provider, source);
   if (source) d9d::check_tokenizer(context, config.data, *source);
-  d9d::CausalLMProvider model(family, config.model_provider, sizes, config.model_provider.dtype);
+  d9d::CausalLMProvider model(family, config.model_provider, sizes);
   const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
   auto data = d9d::token_data_provider(d9d::whole_set(config.data),
                                        {.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids},

@@ -35,9 +35,7 @@ void pretrain(const d9d::ModelFamily<Parameters>& family, const d9d::PretrainCon
                                      .max_positions = sizes.max_position_ids});
   const auto export_lock = d9d::prepare_export(context, config.export_to, files, config.trainer);
   d9d::LanguageModelTask task(context, {.tells_padding = family.has_experts});
-  d9d::CausalLMProvider model(family, config.model_provider, sizes,
-                              config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype),
-                              std::move(files));
+  d9d::CausalLMProvider model(family, config.model_provider, sizes, std::move(files), source);
   model.sequence_length = d9d::sequence_length_of(config.data);
   const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
   const d9d::TokenLimits limits{.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids};

@@ -11,7 +11,6 @@
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/model_state/load_model_state.h"
 #include "d9d/model_state/mapped_sources.h"
-#include "d9d/peft/inject.h"
 
 #include "tests/support/python.h"
 
@@ -87,7 +86,7 @@ LoadedModel::LoadedModel(const OracleCase& oracle, const DecoderStageOptions& op
   if (expected.entries().contains("pooling_mask")) inputs_.pooling_mask = expected.tensor("pooling_mask");
   model_ = oracle.task->make_model(family.make_backbone(config_, options));
   module().to(to_scalar_type(oracle.dtype));
-  if (adapters) (void)inject_peft(*adapters, module());
+  if (adapters) adapted_ = adapted_model(*adapters, module());
   module().materialize(at::kCPU);
   module().reset_parameters(/*base_seed=*/1);
   const LoadReport report =
@@ -104,17 +103,20 @@ Tensors LoadedModel::gradients() const {
 
 Tensors LoadedModel::parameters() const { return to_huggingface(module().state_dict()); }
 
+StateMapper LoadedModel::to_huggingface_mapper() const {
+  return oracle_.architecture->family.to_huggingface(config_, oracle_.task->head);
+}
+
 void LoadedModel::export_to(const fs::path& folder) const {
   const DecoderFamily& family = oracle_.architecture->family;
   const HeadConfig& head = oracle_.task->head;
   write_huggingface_directory(folder, family.huggingface_config(config_, head, oracle_.dtype),
-                              mapped_sources(family.to_huggingface(config_, head), tensors_of(module().state_dict())));
+                              mapped_sources(to_huggingface_mapper(), tensors_of(module().state_dict())));
 }
 
 Tensors LoadedModel::to_huggingface(const Tensors& tensors) const {
   Tensors renamed;
-  for (const TensorSource& tensor :
-       mapped_sources(oracle_.architecture->family.to_huggingface(config_, oracle_.task->head), tensors_of(tensors))) {
+  for (const TensorSource& tensor : mapped_sources(to_huggingface_mapper(), tensors_of(tensors))) {
     renamed.emplace(tensor.name, tensor.read());
   }
   return renamed;

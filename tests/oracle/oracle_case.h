@@ -15,6 +15,7 @@
 
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/io/safetensors.h"
+#include "d9d/peft/adapted_model.h"
 #include "d9d/peft/config.h"
 
 #include "tests/oracle/architectures.h"
@@ -60,6 +61,10 @@ class LoadedModel {
   [[nodiscard]] Tensors gradients() const;
   [[nodiscard]] Tensors parameters() const;
 
+  // Of the model without adapters; and what has adapters in it.
+  [[nodiscard]] StateMapper to_huggingface_mapper() const;
+  [[nodiscard]] const AdaptedModel& adapted() const { return adapted_; }
+
   void export_to(const std::filesystem::path& folder) const;
 
  private:
@@ -70,6 +75,7 @@ class LoadedModel {
   nlohmann::json config_;
   TaskInputs inputs_;
   TaskModel model_;
+  AdaptedModel adapted_;
 };
 
 }  // namespace d9d::test

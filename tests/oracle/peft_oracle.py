@@ -8,6 +8,9 @@ CASE/peft.safetensors has the names and layouts of d9d (experts: A [E, in, r], B
     output, loss     with adapters
     grad.<name>      of every A and B
     merged           output of merge_and_unload(), where embedding and head are not tied
+    with_norm        output with adapters of the linears whose name ends with q_proj and with other weights of the last norm
+
+CASE/peft is what save_pretrained() writes of the first adapters, CASE/peft_with_norm of the second.
 
 transformers holds the gate and up projections of experts in one parameter. peft gives it an adapter of rank 2 r for a pattern
 that matches the two: r for each, where the rest of B is zero.
@@ -80,6 +83,17 @@ def draw(name, parameter, num_experts):
     parameter.data = values
 
 
+def with_norm(folder, inputs):
+    base = oracle.load(folder, "causal_lm", torch.float64)
+    model = get_peft_model(base, LoraConfig(r=2, lora_alpha=5.0, target_modules=["q_proj"], modules_to_save=["model.norm"]))
+    torch.manual_seed(14)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            parameter.data = torch.randn(parameter.shape, dtype=torch.float64) * 0.2
+    model.save_pretrained(folder / "peft_with_norm")
+    return oracle.CausalLM.compute(model, inputs)[0]
+
+
 def write_case(folder, **options):
     inputs = load_file(folder / "expected.safetensors")
     base = oracle.load(folder, "causal_lm", torch.float64)
@@ -90,11 +104,12 @@ def write_case(folder, **options):
     num_experts = getattr(base.config, "num_experts", None)
     for name, parameter in adapters.items():
         draw(name, parameter, num_experts)
+    model.save_pretrained(folder / "peft")
     output, loss = oracle.CausalLM.compute(model, inputs)
     loss.backward()
     values = in_our_names({name: parameter.detach() for name, parameter in adapters.items()}, num_experts)
     gradients = in_our_names({name: parameter.grad for name, parameter in adapters.items()}, num_experts)
-    tensors = {"output": output, "loss": loss}
+    tensors = {"output": output, "loss": loss, "with_norm": with_norm(folder, inputs)}
     if not base.config.tie_word_embeddings:
         tensors["merged"], _ = oracle.CausalLM.compute(model.merge_and_unload(), inputs)
     tensors |= {f"lora.{name}": tensor for name, tensor in values.items()}

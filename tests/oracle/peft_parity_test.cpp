@@ -1,11 +1,17 @@
 // Compares LoRA of projections, experts, embedding and head with Hugging Face peft, in float64: output, loss and every
-// gradient with adapters, and the output of the merged model.
+// gradient with adapters, the output of the merged model, and adapters that go to peft and come from there.
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/io/input_file.h"
 #include "d9d/blocks/linear/low_rank_adapter.h"
+#include "d9d/model_state/convert_model_state.h"
+#include "d9d/model_state/load_model_state.h"
+#include "d9d/peft/export_config.h"
 #include "d9d/peft/merge.h"
+#include "d9d/peft/peft_folder.h"
 
 #include "tests/oracle/oracle_case.h"
 #include "tests/support/compare.h"
@@ -30,14 +36,19 @@ std::vector<OracleCase> cases() {
   return cases;
 }
 
+// Runs peft. The tests of this binary share one run.
+void run_peft() {
+  [[maybe_unused]] static const std::string kOutput = [] {
+    const std::vector<OracleCase> all = cases();
+    std::vector<std::string> arguments = {test::oracle_folder().string()};
+    for (const OracleCase& oracle : all) arguments.push_back(oracle.folder_name());
+    return test::run_python("tests/oracle/peft_oracle.py", arguments);
+  }();
+}
+
 class PeftParity : public ::testing::TestWithParam<OracleCase> {
  protected:
-  static void SetUpTestSuite() {
-    const std::vector<OracleCase> all = cases();
-    ASSERT_EQ(all.size(), 4);
-    test::run_python("tests/oracle/peft_oracle.py", {test::oracle_folder().string(), all[0].folder_name(),
-                                                     all[1].folder_name(), all[2].folder_name(), all[3].folder_name()});
-  }
+  static void SetUpTestSuite() { run_peft(); }
 };
 
 PeftConfig config_of(const OracleCase& oracle) {
@@ -83,6 +94,58 @@ TEST_P(PeftParity, Of_output_loss_gradients_and_merged_output) { expect_equals_p
 
 TEST_P(PeftParity, Of_gradients_with_activation_checkpointing) {
   expect_equals_peft(GetParam(), {.enable_checkpointing = true});
+}
+
+// Adapters, and perhaps weights beside them, from a folder that peft's save_pretrained() has written.
+void expect_read_from(const OracleCase& oracle, const PeftConfig& method, const std::string& folder,
+                      const std::string& output) {
+  const SafetensorsFile expected(oracle.folder() / "peft.safetensors");
+  const LoadedModel loaded(oracle, {}, method);
+  const PeftFolder written(oracle.folder() / folder);
+  const LoadReport report =
+      load_model_state(loaded.module(), from_peft(loaded.adapted(), loaded.to_huggingface_mapper(), written),
+                       written.tensors(), {.may_be_missing = ".*"});
+  EXPECT_TRUE(report.unused.empty()) << report.unused.front();
+  test::expect_close("output", loaded.output(), expected.tensor(output), tolerance("fp64"));
+}
+
+TEST_P(PeftParity, Of_adapters_that_peft_has_saved) {
+  expect_read_from(GetParam(), config_of(GetParam()), "peft", "output");
+}
+
+TEST_P(PeftParity, Of_adapters_and_a_norm_that_peft_has_saved) {
+  const StackConfig method{.methods = {LoraConfig{.module_name_pattern = ".*q_proj", .params = {.r = 2, .alpha = 5.0}},
+                                       FullTuneConfig{.module_name_pattern = "model\\.norm"}}};
+  expect_read_from(GetParam(), method, "peft_with_norm", "with_norm");
+}
+
+// Writes exports of the model with adapters, of which experts have rank-stabilised ones too, and its output.
+void write_exports(const OracleCase& oracle) {
+  const bool is_stabilised = oracle.architecture->name != "qwen3_dense_plain";
+  const LoraConfig method{.module_name_pattern = ".*_proj",
+                          .params = {.r = 4, .alpha = 6.0, .use_rslora = is_stabilised}};
+  const LoadedModel loaded(oracle, {}, method);
+  copy_adapters(loaded.module(), test::with_prefix(SafetensorsFile(oracle.folder() / "peft.safetensors"), "lora."));
+  write_safetensors(oracle.folder() / "ours.safetensors", {tensor_source("output", loaded.output().detach())});
+  const ModelExport plain{.mapper = loaded.to_huggingface_mapper(),
+                          .files = {{"config.json", text_of_file(oracle.folder() / "config.json")}}};
+  for (const auto& [format, name] :
+       {std::pair{ExportedAdapters::kMerged, "merged"}, std::pair{ExportedAdapters::kPeft, "adapters"}}) {
+    const ModelExport exported = export_of_adapted(format, loaded.adapted(), plain, Dtype::kFloat64, "base");
+    convert_model_state(oracle.folder() / "ours" / name, exported.mapper, tensors_of(loaded.module().state_dict()),
+                        {.files = exported.files, .only_file = exported.only_file});
+    EXPECT_TRUE(exported.warnings.empty()) << exported.warnings.front();
+  }
+}
+
+TEST(PeftReload, Of_exports_gives_our_outputs) {
+  run_peft();
+  const std::vector<OracleCase> all = cases();
+  for (const OracleCase& oracle : all) write_exports(oracle);
+  const std::string output = test::run_python(
+      "tests/oracle/peft_reload.py", {test::oracle_folder().string(), cat(tolerance("fp64").value),
+                                      all.at(0).folder_name(), all.at(1).folder_name(), all.at(2).folder_name()});
+  for (const OracleCase& oracle : all) EXPECT_THAT(output, ::testing::HasSubstr("same " + oracle.folder_name()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Wide, PeftParity, ::testing::ValuesIn(cases()),

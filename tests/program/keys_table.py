@@ -256,6 +256,10 @@ def adapter_rows():
         f"{adapters}[full_tune].module_name_pattern": tests(
             injects, "Full_tune_leaves_the_bases_of_adapters_frozen_unless_they_are_named"),
         f"{adapters}[stack].methods": tests(injects, "Stacks_may_be_nested"),
+        "model_provider.export.adapters": tests("tests/program/adapters_test.py",
+                                                "test_every_layout_writes_the_bytes_that_its_checkpoint_gives"),
+        "model_provider.export.dtype": Row("bfloat16", look=numbers),
+        "trainer.model_stage_factory.source_adapters": Row("nowhere", look=refused("nowhere/adapter_config.json")),
     }
 
 

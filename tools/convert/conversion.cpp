@@ -15,7 +15,6 @@
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/mapper/leaves.h"
-#include "d9d/model_state/mapping_report.h"
 
 #include "tools/convert/families.h"
 
@@ -55,19 +54,6 @@ std::function<std::string(const std::string&)> renaming(const Options& options) 
     for (const auto& step : steps) renamed = step(renamed);
     return renamed;
   };
-}
-
-bool is_float(at::ScalarType dtype) { return find_dtype(dtype).has_value(); }
-
-// Converts outputs of floating-point types. Those of eight bits stay: without their scales they are no values.
-StateMapper with_dtype(const StateMapper& mapper, const NamedTensors& tensors, Dtype dtype) {
-  std::vector<StateMapper> casts;
-  for (const MappingReport::Group& group : report_mapping(mapper, tensors).groups) {
-    for (const TensorSource& output : group.outputs) {
-      if (is_float(output.dtype)) casts.push_back(mapper::cast(output.name, to_scalar_type(dtype)));
-    }
-  }
-  return casts.empty() ? mapper : mapper::sequential({mapper, mapper::parallel(std::move(casts))});
 }
 
 // The files of the source, with what the conversion changes in config.json.
@@ -111,12 +97,33 @@ StateMapper mapper_of(const Options& options, const Source& source) {
   return behind_renaming(known, names, rename);
 }
 
+void check_goes_with_peft(const Options& options) {
+  D9D_CHECK(!options.experts && !options.qkv && options.rename.empty(), UsageError,
+            "[convert] expected --adapters peft without --experts, --qkv and --rename, got one of them: the names of "
+            "adapters are fixed. Leave it out.");
+}
+
+void check_has_frozen(const Options& options, const Source& source) {
+  for (const AdaptedLinear& linear : source.adapted->linears) {
+    D9D_CHECK(source.tensors.find(linear.weight()), UsageError, "[convert] expected frozen weights in '",
+              options.source.string(), "' to merge adapters into, got none for ", linear.weight(),
+              ": its job saves what it trains alone. Write --adapters peft, or let the job export.");
+  }
+}
+
 }  // namespace
 
-Conversion plan_conversion(const Options& options, const Source& source) {
-  StateMapper mapper = mapper_of(options, source);
-  if (options.dtype) mapper = with_dtype(mapper, source.tensors, *options.dtype);
-  return {.mapper = std::move(mapper), .files = files_of_target(options, source)};
+ModelExport plan_conversion(const Options& options, const Source& source) {
+  const bool is_peft = source.adapted && options.adapters == ExportedAdapters::kPeft;
+  if (is_peft) check_goes_with_peft(options);
+  if (source.adapted && !is_peft) check_has_frozen(options, source);
+  ModelExport exported{.mapper = is_peft ? source.published.value() : mapper_of(options, source),
+                       .files = files_of_target(options, source)};
+  if (source.adapted) {
+    return export_of_adapted(options.adapters.value(), *source.adapted, exported, options.dtype.value(), source.base);
+  }
+  if (options.dtype) exported.mapper = mapper::in_dtype(exported.mapper, to_scalar_type(*options.dtype));
+  return exported;
 }
 
 }  // namespace d9d::convert

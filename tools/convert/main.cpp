@@ -36,7 +36,7 @@ void check_target(const d9d::convert::Options& options) {
 }
 
 void convert(const d9d::convert::Options& options, const d9d::convert::Source& source,
-             const d9d::convert::Conversion& conversion) {
+             const d9d::ModelExport& conversion) {
   const d9d::InterruptScope interrupt;
   d9d::ProgressBar* shown = nullptr;
   std::optional<d9d::ProgressBar> bar;
@@ -56,9 +56,13 @@ void convert(const d9d::convert::Options& options, const d9d::convert::Source& s
                                                {.max_shard_bytes = d9d::convert::parse_bytes(options.max_shard_size),
                                                 .num_workers = static_cast<int>(options.workers),
                                                 .files = conversion.files,
+                                                .only_file = conversion.only_file,
                                                 .on_progress = on_progress});
   bar.reset();
-  for (const std::string& name : unused) std::cerr << "convert: unused: " << name << "\n";
+  for (const std::string& warning : conversion.warnings) std::cerr << "convert: " << warning << "\n";
+  if (conversion.is_whole) {
+    for (const std::string& name : unused) std::cerr << "convert: unused: " << name << "\n";
+  }
   if (source.has_untied_head) {
     std::cerr
         << "convert: lm_head.weight is not the embedding, though config.json says tie_word_embeddings: wrote false "
@@ -74,7 +78,7 @@ int run(int argc, const char* const* argv) {
   d9d::convert::Options options = d9d::convert::parse_options(argc, argv);
   if (!options.dry_run) check_target(options);
   const d9d::convert::Source source = d9d::convert::open_source(options);
-  const d9d::convert::Conversion conversion = d9d::convert::plan_conversion(options, source);
+  const d9d::ModelExport conversion = d9d::convert::plan_conversion(options, source);
   if (!options.dry_run) {
     convert(options, source, conversion);
     return 0;

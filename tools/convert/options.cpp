@@ -23,6 +23,8 @@ SOURCE may be a checkpoint of a training job, save_dir/save-<step>, or a save_di
 the model as the job exports it, with its config.json. Data and optimiser are not read.
 
   --weights averaged|trained    of a checkpoint of a job with trainer.ema; default: those that the job exports
+  --adapters merged|peft        of a checkpoint of a job that trains adapters: the model with them merged, or they alone
+                                in the format of Hugging Face peft; default: as the job exports
 
 Any model:
   --dtype NAME              float64, float32, bfloat16 or float16, for tensors of these types

@@ -11,6 +11,7 @@
 #include "d9d/base/dtype.h"
 #include "d9d/base/enum_names.h"
 #include "d9d/base/record.h"
+#include "d9d/peft/export_config.h"
 
 namespace d9d::convert {
 
@@ -40,10 +41,11 @@ struct Options {
   std::optional<Experts> experts = {};
   std::optional<Qkv> qkv = {};
   std::optional<Dtype> dtype = {};
-  std::optional<Weights> weights = {};   // of a checkpoint; none: those that its job exports
-  std::vector<std::string> rename = {};  // PATTERN=>REPLACEMENT
-  std::string vocabulary = {};           // regular=151643,special=293
-  std::filesystem::path files = {};      // a folder whose files beside the weights are copied; empty: none
+  std::optional<Weights> weights = {};            // of a checkpoint; none: those that its job exports
+  std::optional<ExportedAdapters> adapters = {};  // of a checkpoint with adapters; none: as its job exports them
+  std::vector<std::string> rename = {};           // PATTERN=>REPLACEMENT
+  std::string vocabulary = {};                    // regular=151643,special=293
+  std::filesystem::path files = {};               // a folder whose files beside the weights are copied; empty: none
   std::string max_shard_size = "4GiB";
   std::int64_t workers = 1;
   bool overwrite = false;
@@ -54,9 +56,9 @@ struct Options {
   static constexpr auto fields() {
     return record<Options>(defaulted("to", &Options::to), defaulted("experts", &Options::experts),
                            defaulted("qkv", &Options::qkv), defaulted("dtype", &Options::dtype),
-                           defaulted("weights", &Options::weights), defaulted("rename", &Options::rename),
-                           defaulted("vocabulary", &Options::vocabulary), defaulted("files", &Options::files),
-                           defaulted("max_shard_size", &Options::max_shard_size),
+                           defaulted("weights", &Options::weights), defaulted("adapters", &Options::adapters),
+                           defaulted("rename", &Options::rename), defaulted("vocabulary", &Options::vocabulary),
+                           defaulted("files", &Options::files), defaulted("max_shard_size", &Options::max_shard_size),
                            defaulted("workers", &Options::workers, between(1, 256)),
                            defaulted("overwrite", &Options::overwrite), defaulted("dry_run", &Options::dry_run),
                            defaulted("source", &Options::source), defaulted("target", &Options::target));

@@ -10,7 +10,9 @@
 #include "d9d/base/io/input_file.h"
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/model_state/io/huggingface_directory.h"
+#include "d9d/models/decoder/decoder_with_head.h"
 #include "d9d/models/families.h"
+#include "d9d/peft/export_config.h"
 
 namespace d9d::convert {
 namespace {
@@ -40,18 +42,32 @@ Source open_folder(const fs::path& folder) {
           .ignored_index = ignored_index(folder)};
 }
 
-// The config.json of a job's model as the job exports it. hparams: CausalLMProvider::dump_hparams().
+// What the source of a job's checkpoint has of the family. hparams: CausalLMProvider::dump_hparams().
 template <class Parameters>
-nlohmann::json config_of(const ModelFamily<Parameters>& family, const nlohmann::ordered_json& hparams,
-                         const nlohmann::ordered_json& master_dtype, const ConfigPath& path, Options& options) {
+void describe(const ModelFamily<Parameters>& family, const nlohmann::ordered_json& hparams, const ConfigPath& path,
+              Options& options, Source& source) {
   const auto sizes = parse_record<Parameters>(hparams.at("model"), path / "model");
-  const nlohmann::ordered_json& stored = master_dtype.is_null() ? hparams.at("dtype") : master_dtype;
   std::string vocabulary;
   for (const std::string& split : sizes.split_vocab_order) {
     vocabulary += cat(vocabulary.empty() ? "" : ",", split, "=", sizes.split_vocab_size.at(split));
   }
   if (options.vocabulary.empty()) options.vocabulary = vocabulary;
-  return family.huggingface_config(sizes, CausalLMHeadConfig{}, parse_record<Dtype>(stored, path / "dtype"));
+  if (!options.to) options.to = Naming::kHuggingFace;
+  const auto exported =
+      parse_record<ExportConfig>(hparams.value("export", nlohmann::ordered_json::object()), path / "export");
+  if (!options.dtype) {
+    options.dtype = exported.dtype ? *exported.dtype : parse_record<Dtype>(hparams.at("dtype"), path / "dtype");
+  }
+  const nlohmann::json config = family.huggingface_config(sizes, CausalLMHeadConfig{}, *options.dtype);
+  source.head = CausalLMHeadConfig{};
+  source.read_config = [config] { return config; };
+  source.files["config.json"] = config.dump(2) + "\n";
+  const auto adapters = hparams.value("adapters", nlohmann::ordered_json());
+  if (adapters.is_null() || *options.to == Naming::kD9d) return;
+  if (!options.adapters) options.adapters = exported.adapters;
+  source.published = family.to_huggingface(sizes, CausalLMHeadConfig{}, ExpertsFormat::kModuleList);
+  source.adapted = adapted_model(parse_record<PeftConfig>(adapters, path / "adapters"),
+                                 *make_decoder_for_causal_lm(family.build(sizes, {}), {}));
 }
 
 // The tensors of a model with the averages of its weights, in the model's dtypes.
@@ -96,16 +112,16 @@ Source open_checkpoint(std::shared_ptr<const SavedCheckpoint> saved, Options& op
     throw ConfigError(cat("[convert] expected a model of a family of d9d in ", file,
                           ", got another. Leave out --to, --experts and --qkv, which need one."));
   };
+  const auto base = factory.value("source_checkpoint", nlohmann::ordered_json());
+  if (base.is_string() && !checkpoint_at(base.get<std::string>())) source.base = base.get<std::string>();
   for_each_family([&](const auto& family) {
     if (name != family.name) return;
-    const ConfigPath path{.keys = "values.hparams.model", .source = file};
-    const nlohmann::json config =
-        config_of(family, hparams, factory.value("master_dtype", nlohmann::ordered_json()), path, options);
-    source.head = CausalLMHeadConfig{};
-    source.read_config = [config] { return config; };
-    source.files["config.json"] = config.dump(2) + "\n";
-    if (!options.to) options.to = Naming::kHuggingFace;
+    describe(family, hparams, {.keys = "values.hparams.model", .source = file}, options, source);
   });
+  D9D_CHECK(source.adapted || !options.adapters, UsageError,
+            "[convert] expected --adapters with a checkpoint of a job that trains adapters, and names of Hugging Face, "
+            "got '",
+            saved->folder().string(), "'. Leave it out.");
   return source;
 }
 
@@ -113,8 +129,9 @@ Source open_checkpoint(std::shared_ptr<const SavedCheckpoint> saved, Options& op
 
 Source open_source(Options& options) {
   std::optional<SavedCheckpoint> saved = checkpoint_at(options.source);
-  D9D_CHECK(saved || !options.weights, UsageError, "[convert] expected --weights with a checkpoint of a job, got '",
-            options.source.string(), "'. Leave it out.");
+  D9D_CHECK(saved || (!options.weights && !options.adapters), UsageError,
+            "[convert] expected --weights and --adapters with a checkpoint of a job, got '", options.source.string(),
+            "'. Leave them out.");
   Source source = saved ? open_checkpoint(std::make_shared<const SavedCheckpoint>(std::move(*saved)), options)
                         : open_folder(options.source);
   if (!options.files.empty()) {

@@ -88,8 +88,7 @@ PlannedJob plan_family(const ModelFamily<Parameters>& family, const Job& job, co
   const auto config = parse_record<PretrainConfig<Parameters>>(job.json, {.source = source_of(options)});
   const Parameters sizes =
       causal_lm_sizes(family, config.model_provider, config.trainer.model_stage_factory.source_checkpoint);
-  CausalLMProvider model(family, config.model_provider, sizes,
-                         config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype));
+  CausalLMProvider model(family, config.model_provider, sizes);
   PlannedJob planned{
       .model = cat(family.name, ", ", sizes.num_hidden_layers, " layers, ", enum_name(config.model_provider.dtype),
                    config.model_provider.checkpointing ? ", checkpointed" : ""),

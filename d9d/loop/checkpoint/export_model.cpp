@@ -22,15 +22,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Collective. Throws ConfigError unless the mappers of all ranks of a pipeline have the same outputs: the ranks write
-// parts of one folder.
+// Collective. Throws ConfigError unless the mappers of all ranks of a pipeline have the same inputs and outputs: the
+// ranks write parts of one folder.
 void check_same_mapper(const TrainingJob& job, const StateMapper& mapper) {
-  const auto all =
-      all_gather_object(nlohmann::json(mapper.outputs()), job.context.mesh(MeshDomain::kRegular).slice({"pp"}));
+  const nlohmann::json names = {mapper.inputs(), mapper.outputs()};
+  const auto all = all_gather_object(names, job.context.mesh(MeshDomain::kRegular).slice({"pp"}));
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     D9D_CHECK(all[rank] == all[0], ConfigError,
               "[loop::export] expected a mapper of the whole model on all ranks of a pipeline, got one that makes ",
-              all[0].size(), " tensors on its rank 0 and one that makes ", all[rank].size(),
+              all[0][1].size(), " tensors on its rank 0 and one that makes ", all[rank][1].size(),
               ", or others, on its rank ", rank,
               ". Return the mapper of the whole model in ModelProvider::prepare_export.");
   }
@@ -115,8 +115,11 @@ void export_model(const TrainingJob& job, const ModelExport& model, const std::f
   for (const auto& [name, buffer] : job.module->named_buffers()) buffers.insert(name);
   const auto copies = copies_of_buffers(*job.module, job.stages, "");
   check_shared_values({.tensors = state, .buffers = buffers, .copies = copies}, ranks);
-  const auto unused = write_model_state(folder, model.mapper, state, ranks, {.files = model.files});
+  const auto unused =
+      write_model_state(folder, model.mapper, state, ranks, {.files = model.files, .only_file = model.only_file});
   if (!job.context.is_main_process()) return;
+  for (const std::string& warning : model.warnings) job.context.log().warning(folder.string(), ": ", warning);
+  if (!model.is_whole) return;
   for (const std::string& name : unused) job.context.log().warning("did not export ", name);
 }
 

@@ -90,9 +90,12 @@ struct ModelStageFactoryConfig {
   // Regular expression. Parameters whose whole name it matches, for instance those of a new head, may be missing in
   // source_checkpoint and then keep their initial values. null: none may be missing.
   std::optional<std::string> source_may_lack = {};
+  // A folder with adapters in the format of Hugging Face peft, from which the adapters of the job begin; null: A
+  // random, B zero.
+  std::optional<std::filesystem::path> source_adapters = {};
   bool checkpoint_only_trainable_parameters = false;  // frozen ones come from source_checkpoint or the seed
-  // The dtype of master weights: trained parameters are kept, updated and exported in it. It must be at least as wide
-  // as the dtype that the model computes in. null: the dtype that the model computes in. See mixed_precision.h.
+  // The dtype of master weights: trained parameters are kept and updated in it. It must be at least as wide as the
+  // dtype that the model computes in. null: the dtype that the model computes in. See mixed_precision.h.
   std::optional<Dtype> master_dtype = {};
 
   static constexpr auto fields() {
@@ -100,6 +103,7 @@ struct ModelStageFactoryConfig {
     return record<Factory>(
         defaulted("source_checkpoint", &Factory::source_checkpoint),
         defaulted("source_may_lack", &Factory::source_may_lack),
+        defaulted("source_adapters", &Factory::source_adapters),
         defaulted("checkpoint_only_trainable_parameters", &Factory::checkpoint_only_trainable_parameters),
         defaulted("master_dtype", &Factory::master_dtype));
   }

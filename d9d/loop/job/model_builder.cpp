@@ -91,6 +91,16 @@ LoadReport load_source_checkpoint(const DistContext& context, Module& module, co
   return report;
 }
 
+void load_source_adapters(const DistContext& context, Module& module, const ModelStageFactoryConfig& config,
+                          const std::function<StateMapper(const PeftFolder&)>& map) {
+  agreed(context.mesh(MeshDomain::kBatch), [&] {
+    with_error_place("in model_stage_factory.source_adapters", [&] {
+      const PeftFolder source(config.source_adapters.value());
+      (void)load_model_state(module, map(source), source.tensors(), {.may_be_missing = ".*"});
+    });
+  });
+}
+
 void warn_of_source_checkpoint(const DistContext& context, const ModelStageFactoryConfig& config,
                                const std::vector<LoadReport>& of_stages) {
   nlohmann::json own = nlohmann::json::array();
@@ -156,6 +166,10 @@ BuiltStage build_model_stage(const DistContext& context, const TrainerConfig& co
     built.loaded = load_source_checkpoint(
         context, module, config.model_stage_factory,
         [&](const HuggingFaceDirectory& source) { return provider.map_source_checkpoint(source, module); });
+  }
+  if (config.model_stage_factory.source_adapters && !resumes) {
+    load_source_adapters(context, module, config.model_stage_factory,
+                         [&](const PeftFolder& source) { return provider.map_source_adapters(source, module); });
   }
   module.check_initialized();
   if (config.detect_non_finite) detect_non_finite(module);

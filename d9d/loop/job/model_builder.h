@@ -1,7 +1,8 @@
 // Gives memory, layouts and values to a model stage that a provider has initialized on the meta device. Training,
 // measuring and planning build their stages with it.
 //
-//   adapters -> master dtype -> parallelize -> materialize -> initial values -> source checkpoint -> detect_non_finite
+//   adapters -> master dtype -> parallelize -> materialize -> initial values -> source checkpoint -> source adapters
+//   -> detect_non_finite
 //
 // Example
 //   const std::shared_ptr<AnyModelStage> stage = binding.initialize_stage(context, info);
@@ -42,6 +43,10 @@ void check_layouts(const DistContext& context, const Module& module);
 [[nodiscard]] LoadReport load_source_checkpoint(const DistContext& context, Module& module,
                                                 const ModelStageFactoryConfig& config,
                                                 const std::function<StateMapper(const HuggingFaceDirectory&)>& map);
+// Collective over the job. Fills the adapters of the module, and what is trained beside them, from the configured
+// source_adapters. An error of one rank is thrown on all ranks.
+void load_source_adapters(const DistContext& context, Module& module, const ModelStageFactoryConfig& config,
+                          const std::function<StateMapper(const PeftFolder&)>& map);
 // Collective over the job. The main process warns of tensors of the source_checkpoint that no stage uses, and of
 // parameters that the source_checkpoint lacks. of_stages: the reports of the stages of this rank.
 void warn_of_source_checkpoint(const DistContext& context, const ModelStageFactoryConfig& config,

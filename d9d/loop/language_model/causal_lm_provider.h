@@ -2,7 +2,7 @@
 //
 // Example
 //   const auto sizes = causal_lm_sizes(kQwen3Dense, config.model_provider, source_checkpoint);
-//   CausalLMProvider model(kQwen3Dense, config.model_provider, sizes, /*stored=*/Dtype::kFloat32);
+//   CausalLMProvider model(kQwen3Dense, config.model_provider, sizes, /*files=*/{}, source_checkpoint);
 //   Trainer<LanguageModelTypes> trainer(context, config.trainer, {.task = task, .model = model, ...});
 #pragma once
 
@@ -15,7 +15,6 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
-#include "d9d/blocks/linear/low_rank_adapter.h"
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/loop/checkpoint/job_state.h"
@@ -28,6 +27,7 @@
 #include "d9d/models/legacy_names.h"
 #include "d9d/models/model_family.h"
 #include "d9d/modules/initial_values.h"
+#include "d9d/peft/export_config.h"
 #include "d9d/peft/inject.h"
 
 namespace d9d {
@@ -41,13 +41,15 @@ struct CausalLMProviderConfig {
   std::optional<double> initializer_range = {};  // standard deviation of initial weights; null: each layer's default
   FsdpConfig fsdp = {};                          // for meshes with data_parallel_shard or context_parallel_shard
   std::optional<PeftConfig> adapters = {};       // what is trained, and with which adapters; null: all parameters
+  ExportConfig exported = {};                    // what exports contain
 
   static constexpr auto fields() {
     using Config = CausalLMProviderConfig;
     return record<Config>(required("model", &Config::model), defaulted("head", &Config::head),
                           required("checkpointing", &Config::checkpointing), defaulted("dtype", &Config::dtype),
                           defaulted("initializer_range", &Config::initializer_range, at_least(0)),
-                          defaulted("fsdp", &Config::fsdp), defaulted("adapters", &Config::adapters));
+                          defaulted("fsdp", &Config::fsdp), defaulted("adapters", &Config::adapters),
+                          defaulted("export", &Config::exported));
   }
 };
 
@@ -56,18 +58,24 @@ struct CausalLMProviderConfig {
 template <class Parameters>
 class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
  public:
-  // model_family: borrowed. stored: the dtype in which parameters are kept and exported. files: further files of
-  // exports, by name; config.json is added. Throws ConfigError for sizes that the family's Hugging Face model cannot
-  // have.
+  // model_family: borrowed. files: further files of exports, by name; config.json is added. source_checkpoint: of the
+  // job, which exported adapters name. Throws ConfigError for sizes that the family's Hugging Face model cannot have,
+  // and as inject_peft() and export_of_adapted().
   CausalLMProvider(const ModelFamily<Parameters>& model_family,
-                   const CausalLMProviderConfig<Parameters>& provider_config, Parameters resolved_sizes, Dtype stored,
-                   std::map<std::string, std::string> files = {})
+                   const CausalLMProviderConfig<Parameters>& provider_config, Parameters resolved_sizes,
+                   std::map<std::string, std::string> files = {},
+                   const std::optional<std::filesystem::path>& source_checkpoint = {})
       : family(model_family),
         config(provider_config),
         sizes(std::move(resolved_sizes)),
-        stored_dtype(stored),
-        export_{.mapper = family.to_huggingface(sizes, kHead, ExpertsFormat::kModuleList), .files = std::move(files)} {
-    export_.files["config.json"] = family.huggingface_config(sizes, kHead, stored_dtype).dump(2) + "\n";
+        exported_dtype(config.exported.dtype.value_or(config.dtype)),
+        plain_{.mapper = family.to_huggingface(sizes, kHead, ExpertsFormat::kModuleList), .files = std::move(files)} {
+    plain_.files["config.json"] = family.huggingface_config(sizes, kHead, exported_dtype).dump(2) + "\n";
+    if (!config.adapters) return;
+    adapted_ = adapted_model(*config.adapters, *whole_model());
+    std::optional<std::string> base;  // a folder that others can read
+    if (source_checkpoint && !checkpoint_at(*source_checkpoint)) base = source_checkpoint->string();
+    adapted_export_ = export_of_adapted(config.exported.adapters, *adapted_, plain_, exported_dtype, base);
   }
 
   ModelStage<LanguageModelTypes> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
@@ -90,19 +98,25 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
     return family.from_huggingface(sizes, kHead, names);
   }
 
-  // Throws ConfigError if the model has adapters: it is exported once they are merged.
+  StateMapper map_source_adapters(const PeftFolder& source, const Module&) override {
+    D9D_CHECK(adapted_, ConfigError, "[loop::language_model] expected model_provider.adapters for source_adapters = '",
+              source.path(), "', got none. Say which modules have them.");
+    return from_peft(*adapted_, plain_.mapper, source);
+  }
+
+  // A model whose adapters merge_peft() has merged is exported as it is. Throws ConfigError if its adapters are wanted.
   ModelExport prepare_export(const Module& module) override {
-    for (const auto& [name, parameter] : module.named_parameters()) {
-      D9D_CHECK(!is_adapter_parameter(name), ConfigError,
-                "[loop::language_model] expected a model without adapters to export, got ", name,
-                ": exports with adapters are not built in this version. Call merge_peft() before Trainer::export_to(), "
-                "and leave trainer.exports out.");
-    }
-    return export_;
+    if (adapted_ && !is_merged(*adapted_, module)) return *adapted_export_;
+    D9D_CHECK(!adapted_ || config.exported.adapters == ExportedAdapters::kMerged, ConfigError,
+              "[loop::language_model] expected a model with adapters, which model_provider.export.adapters = peft "
+              "exports, got one into which they are merged. Call MergedPeft::unmerge() before.");
+    ModelExport exported = plain_;
+    exported.mapper = mapper::in_dtype(plain_.mapper, to_scalar_type(exported_dtype));
+    return exported;
   }
 
   std::optional<double> flops_per_token() const override {
-    const auto whole = make_decoder_for_causal_lm(family.build(sizes, {}), config.head);  // without memory
+    const auto whole = whole_model();
     if (config.adapters) (void)inject_peft(*config.adapters, *whole);
     double flops = 0;
     whole->for_each_module(
@@ -120,16 +134,23 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
   const ModelFamily<Parameters>& family;
   const CausalLMProviderConfig<Parameters> config;
   const Parameters sizes;
-  const Dtype stored_dtype;
+  const Dtype exported_dtype;
   // Positions of a sequence, for flops_per_token(); none: attention is not counted.
   std::optional<std::int64_t> sequence_length = {};
 
  private:
   static constexpr auto kHead = CausalLMHeadConfig{};
 
+  // Without memory and adapters.
+  [[nodiscard]] ModulePtr<DecoderForCausalLM> whole_model() const {
+    return make_decoder_for_causal_lm(family.build(sizes, {}), config.head);
+  }
+
   ModulePtr<PreNormDecoder> backbone_;  // the backbone of the stage that was built last
   ModulePtr<DecoderForCausalLM> model_;
-  ModelExport export_;
+  ModelExport plain_;  // of the model without adapters, in the dtypes that it has
+  std::optional<AdaptedModel> adapted_;
+  std::optional<ModelExport> adapted_export_;
 };
 
 // Local. Returns the sizes that the model is built with: those of the configuration, or those of source_checkpoint if

@@ -210,6 +210,7 @@ class MeasuredRank {
     const bool has_averages = request_.trainer.ema.has_value();
     TrainerConfig config = request_.trainer;
     config.model_stage_factory.source_checkpoint.reset();
+    config.model_stage_factory.source_adapters.reset();
     for (const StageIndex index : executor_.stages()) {
       const PipelineStageInfo info{.num_stages = placement.num_stages(), .current_stage = index.value};
       const std::int64_t before = meter_.live_bytes();

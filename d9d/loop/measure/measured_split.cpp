@@ -121,6 +121,7 @@ MeasuredSplit::MeasuredSplit(const UnbuiltJob& job, std::int64_t num_stages_per_
 std::optional<std::string> MeasuredSplit::build() {
   TrainerConfig config = job_.config;
   config.model_stage_factory.source_checkpoint.reset();
+  config.model_stage_factory.source_adapters.reset();
   for (const StageIndex index : own_) {
     const PipelineStageInfo info{.num_stages = placement_.num_stages(), .current_stage = index.value};
     nlohmann::json refusal;

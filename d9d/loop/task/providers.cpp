@@ -1,6 +1,11 @@
 #include "d9d/loop/task/providers.h"
 
+#include <set>
+
+#include "d9d/base/check.h"
+#include "d9d/blocks/linear/low_rank_adapter.h"
 #include "d9d/models/legacy_names.h"
+#include "d9d/peft/merged_on_the_way.h"
 
 namespace d9d {
 
@@ -17,8 +22,19 @@ StateMapper AnyModelProvider::map_source_checkpoint(const HuggingFaceDirectory& 
   return own_names(module, source.names());
 }
 
+StateMapper AnyModelProvider::map_source_adapters(const PeftFolder& source, const Module& /*module*/) {
+  throw ConfigError(
+      cat("[loop::model_stage] expected a provider that reads adapters of Hugging Face peft, got one that "
+          "does not, for '",
+          source.path(), "'. Override ModelProvider::map_source_adapters, or leave source_adapters out."));
+}
+
 ModelExport AnyModelProvider::prepare_export(const Module& module) {
-  return {.mapper = mapper::identities_of_module(module), .files = {}};
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : module.state_dict()) {
+    if (!is_adapter_parameter(name)) names.insert(name);
+  }
+  return {.mapper = merged_on_the_way(adapted_linears(module), mapper::identities(names))};
 }
 
 void AnyModelProvider::register_events(const DistContext& /*context*/, EventBus& /*events*/) {}

@@ -19,18 +19,14 @@
 #include "d9d/lr_scheduler/learning_rate_scheduler.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/mapper/compose.h"
+#include "d9d/model_state/model_export.h"
 #include "d9d/modules/module.h"
 #include "d9d/optim/optimizer.h"
 #include "d9d/peft/config.h"
+#include "d9d/peft/peft_folder.h"
 #include "d9d/pipelining/api/stage_info.h"
 
 namespace d9d {
-
-// How a trained model is exported: to a folder in the layout of the Hugging Face hub.
-struct ModelExport {
-  StateMapper mapper;                             // from the model's tensors to the exported ones
-  std::map<std::string, std::string> files = {};  // text files beside the weights, by name: config.json, ...
-};
 
 // The part of a model provider that does not depend on the types of the task.
 class AnyModelProvider {
@@ -47,8 +43,12 @@ class AnyModelProvider {
   // model family that reads the names of Hugging Face checks has_own_names() first. Not called for a checkpoint of a
   // job, which has the stage's own names and values.
   [[nodiscard]] virtual StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& module);
+  // Returns the mapper from the tensors of the folder trainer.model_stage_factory.source_adapters to the adapters of
+  // the whole model; only those of the stage are loaded. By default a ConfigError: it is not built.
+  [[nodiscard]] virtual StateMapper map_source_adapters(const PeftFolder& source, const Module& module);
   // Returns what Trainer::export_to writes. In a pipeline, all ranks return the mapper of the whole model. By default:
-  // all tensors of `module`, which has the stages of this rank, by their names, and no other file.
+  // all tensors of `module`, which has the stages of this rank, by their names, with adapters merged, and no other
+  // file.
   [[nodiscard]] virtual ModelExport prepare_export(const Module& module);
   // Returns the FLOPs of forward and backward for one token, without what activation checkpointing computes again, for
   // the model FLOPs utilization in the log; none: it is not logged.

@@ -21,8 +21,7 @@ template <class Parameters>
 CausalLMProvider<Parameters> provider_of(const ModelFamily<Parameters>& family,
                                          const std::optional<PeftConfig>& adapters = std::nullopt) {
   const auto sizes = test::small_parameters<Parameters>({});
-  return {
-      family, {.model = {.written = sizes}, .adapters = adapters}, sizes, Dtype::kFloat32, {{"README.md", "A model."}}};
+  return {family, {.model = {.written = sizes}, .adapters = adapters}, sizes, {{"README.md", "A model."}}};
 }
 
 // The stage of a model in one piece, with values.
@@ -100,7 +99,7 @@ TEST(CausalLMProvider, Notes_the_sizes_of_a_checkpoint_and_refuses_others) {
 
     const Parameters sizes = causal_lm_sizes(family, {}, folder);
     EXPECT_EQ(sizes.layer.hidden_size, provider.sizes.layer.hidden_size);
-    const CausalLMProvider from_checkpoint(family, {}, sizes, Dtype::kFloat32);
+    const CausalLMProvider from_checkpoint(family, {}, sizes);
     EXPECT_EQ(from_checkpoint.dump_hparams().at("model"), nlohmann::json(write_record(sizes)));
 
     CausalLMProviderConfig<Parameters> other{.model = {.written = sizes}};

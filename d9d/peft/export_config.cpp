@@ -1,0 +1,38 @@
+#include "d9d/peft/export_config.h"
+
+#include <algorithm>
+#include <set>
+
+#include "d9d/core/dtype/scalar_type.h"
+#include "d9d/model_state/mapper/compose.h"
+#include "d9d/peft/merged_on_the_way.h"
+#include "d9d/peft/peft_export.h"
+
+namespace d9d {
+
+ModelExport export_of_adapted(ExportedAdapters format, const AdaptedModel& adapted, const ModelExport& plain,
+                              Dtype dtype, const std::optional<std::string>& base) {
+  ModelExport exported = plain;
+  if (format == ExportedAdapters::kMerged) {
+    exported.mapper = merged_on_the_way(adapted.linears, plain.mapper, to_scalar_type(dtype));
+    return exported;
+  }
+  PeftExport adapters = peft_export(adapted, plain.mapper, base);
+  exported.mapper = mapper::in_dtype(adapters.mapper, to_scalar_type(dtype));
+  exported.files.erase("config.json");  // with which transformers would take the folder for a model
+  exported.files[kPeftConfig] = adapters.config.dump(2) + "\n";
+  exported.only_file = kPeftWeights;
+  exported.is_whole = false;
+  exported.warnings = std::move(adapters.warnings);
+  return exported;
+}
+
+bool is_merged(const AdaptedModel& adapted, const Module& module) {
+  if (!adapted_linears(module).empty()) return false;
+  std::set<std::string> weights;
+  for (const AdaptedLinear& linear : adapted.linears) weights.insert(linear.weight());
+  const auto parameters = module.named_parameters();
+  return std::ranges::any_of(parameters, [&](const auto& each) { return weights.contains(each.first); });
+}
+
+}  // namespace d9d

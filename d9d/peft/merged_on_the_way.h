@@ -1,0 +1,23 @@
+// Merges adapters while a model is exported: the model in memory keeps them.
+//
+// Example
+//   write_model_state("export", merged_on_the_way(adapted, to_huggingface, at::kBFloat16), state_of(*model), ranks);
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <c10/core/ScalarType.h>
+
+#include "d9d/model_state/mapper/state_mapper.h"
+#include "d9d/peft/adapted_model.h"
+
+namespace d9d {
+
+// The mapper `exported`, of the model without adapters, for the model with them: W + scale * B A in place of each W,
+// computed in float32 (float64 for a weight in float64) and rounded once. dtype: of all floating-point outputs; none:
+// each keeps its own.
+[[nodiscard]] StateMapper merged_on_the_way(const std::vector<AdaptedLinear>& linears, const StateMapper& exported,
+                                            const std::optional<at::ScalarType>& dtype = {});
+
+}  // namespace d9d

@@ -1,0 +1,48 @@
+// Adapters that Hugging Face peft, or peft_export(), has written: adapter_config.json and adapter_model.safetensors.
+//
+// Example
+//   const PeftFolder folder("adapters");
+//   load_model_state(*model, from_peft(adapted, to_huggingface, folder), folder.tensors(), {.may_be_missing = ".*"});
+#pragma once
+
+#include <filesystem>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "d9d/model_state/mapped_sources.h"
+#include "d9d/model_state/mapper/state_mapper.h"
+#include "d9d/peft/adapted_model.h"
+
+namespace d9d {
+
+class PeftFolder {
+ public:
+  // Local. Reads the configuration, and the header of the weights. Throws IoError for a file that is missing or
+  // damaged, ConfigError, naming the key, for what is not LoRA as this library has it.
+  explicit PeftFolder(const std::filesystem::path& path);
+
+  [[nodiscard]] const NamedTensors& tensors() const { return tensors_; }
+  [[nodiscard]] const std::string& path() const { return path_; }
+  // r, alpha and use_rslora of the adapter of a published module, or of a parameter of experts, such as
+  // "model.layers.0.mlp.experts.gate_up_proj".
+  [[nodiscard]] LoraParams params_of(const std::string& module) const;
+  // Whether adapters are of parameters with this last name.
+  [[nodiscard]] bool targets_parameter(const std::string& leaf) const { return parameters_.contains(leaf); }
+
+ private:
+  std::string path_;
+  NamedTensors tensors_;
+  LoraParams params_;
+  std::vector<std::pair<std::string, double>> ranks_, alphas_;  // by regular expressions of ends of names, in order
+  std::set<std::string> parameters_;
+};
+
+// Local. From the tensors of the folder to those of the model: adapters of linears under their names, of experts under
+// a name for each expert or joined as peft has them with transformers 5, and modules_to_save. exported: of the model
+// without adapters, to the names of Hugging Face. Throws ConfigError unless the folder has an adapter of the same rank
+// and scale for each linear of the model, and nothing else.
+[[nodiscard]] StateMapper from_peft(const AdaptedModel& model, const StateMapper& exported, const PeftFolder& folder);
+
+}  // namespace d9d

@@ -1,0 +1,267 @@
+// What CausalLMProvider exports of a model with adapters, and reads from such exports.
+// tests/oracle/peft_parity_test.cpp compares with Hugging Face peft, tests/program/adapters_test.py runs jobs.
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/core/communicator/thread/thread_job.h"
+#include "d9d/loop/language_model/causal_lm_provider.h"
+#include "d9d/model_state/io/safetensors.h"
+#include "d9d/model_state/mapped_sources.h"
+#include "d9d/models/families.h"
+#include "d9d/peft/inject.h"
+#include "d9d/peft/merge.h"
+#include "d9d/testing/ranks.h"
+
+#include "tests/support/decoder_families.h"
+#include "tests/support/io_faults.h"
+
+namespace d9d::adapter_export_test {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+using Tensors = std::map<std::string, at::Tensor>;
+
+LoraConfig lora(const std::string& pattern, LoraParams params = {.r = 2, .alpha = 3.0}) {
+  return {.module_name_pattern = pattern, .params = params};
+}
+FullTuneConfig tune(const std::string& pattern) { return {.module_name_pattern = pattern}; }
+StackConfig stack(std::vector<PeftConfig> methods) { return {.methods = std::move(methods)}; }
+
+template <class Parameters>
+CausalLMProvider<Parameters> provider_of(const ModelFamily<Parameters>& family, const PeftConfig& method,
+                                         ExportedAdapters format, const test::SmallDecoder& small = {}) {
+  const auto sizes = test::small_parameters<Parameters>(small);
+  return {
+      family, {.model = {.written = sizes}, .adapters = method, .exported = {.adapters = format}}, sizes, {}, "base"};
+}
+
+// The model in one piece, with adapters that change something.
+template <class Parameters>
+std::shared_ptr<Module> build(CausalLMProvider<Parameters>& provider) {
+  const DistContext context({.world = one_rank_world()});
+  const auto model = provider.initialize_model_stage(context, {}).module;
+  (void)inject_peft(*provider.adapters(), *model);
+  for (const auto& [name, parameter] : model->named_parameters()) parameter->set_init(init::normal(0.5));
+  model->materialize(at::kCPU);
+  model->reset_parameters(/*base_seed=*/5);
+  return model;
+}
+
+Tensors tensors_in(const ModelExport& exported, const Module& model) {
+  Tensors tensors;
+  for (const TensorSource& source : mapped_sources(exported.mapper, tensors_of(model.state_dict()))) {
+    tensors.emplace(source.name, source.read().clone());
+  }
+  return tensors;
+}
+
+template <class Parameters>
+json config_of(CausalLMProvider<Parameters> provider) {
+  const ModelExport exported = provider.prepare_export(*build(provider));
+  EXPECT_FALSE(exported.files.contains("config.json"));
+  return json::parse(exported.files.at("adapter_config.json"));
+}
+
+json config_of(const PeftConfig& method) {
+  return config_of(provider_of(kQwen3Dense, method, ExportedAdapters::kPeft));
+}
+
+TEST(AdapterExport, Merges_on_the_way_what_merge_peft_merges_in_memory) {
+  for_each_family([](const auto& family) {
+    SCOPED_TRACE(family.name);
+    auto provider = provider_of(family, lora(".*_proj"), ExportedAdapters::kMerged);
+    const auto model = build(provider);
+    const Tensors on_the_way = tensors_in(provider.prepare_export(*model), *model);
+    MergedPeft merged = merge_peft(*model);
+    const Tensors in_memory = tensors_in(provider.prepare_export(*model), *model);
+    ASSERT_EQ(on_the_way.size(), in_memory.size());
+    for (const auto& [name, tensor] : in_memory) EXPECT_TRUE(at::equal(on_the_way.at(name), tensor)) << name;
+    merged.unmerge();
+    EXPECT_FALSE(at::equal(model->state_dict().at("model.layers.0.self_attn.q_proj.weight"),
+                           in_memory.at("model.layers.0.self_attn.q_proj.weight")));
+  });
+}
+
+TEST(AdapterExport, For_peft_of_a_merged_model_is_refused) {
+  auto provider = provider_of(kQwen3Dense, lora(".*_proj"), ExportedAdapters::kPeft);
+  const auto model = build(provider);
+  const MergedPeft merged = merge_peft(*model);
+  EXPECT_THAT([&] { (void)provider.prepare_export(*model); }, ThrowsMessage<ConfigError>(HasSubstr("unmerge()")));
+}
+
+TEST(AdapterExport, Has_one_adapter_for_each_expert) {
+  auto provider = provider_of(kQwen3MoE, lora(".*grouped_experts.*_proj"), ExportedAdapters::kPeft);
+  const auto model = build(provider);
+  const Tensors tensors = tensors_in(provider.prepare_export(*model), *model);
+  EXPECT_EQ(tensors.size(), 4 * 4 * 3 * 2);  // layers, experts, matrices, A and B
+  const std::string linear = "model.layers.3.mlp.grouped_experts.up_proj",
+                    there = "base_model.model.model.layers.3.mlp.";
+  const auto state = model->state_dict();
+  for (const auto& [ours, theirs] :
+       {std::pair{".lora_A.weight", ".up_proj.lora_A.weight"}, std::pair{".lora_B.weight", ".up_proj.lora_B.weight"}}) {
+    for (std::int64_t expert = 0; expert < 4; ++expert) {
+      EXPECT_TRUE(at::equal(tensors.at(cat(there, "experts.", expert, theirs)), state.at(linear + ours)[expert].t()));
+    }
+  }
+}
+
+TEST(AdapterExport, Says_rank_alpha_and_targets) {
+  const json config = config_of(lora(".*[qv]_proj", {.r = 2, .alpha = 3.0, .dropout = 0.25}));
+  EXPECT_EQ(config.at("peft_type"), "LORA");
+  EXPECT_EQ(config.at("r"), 2);
+  EXPECT_TRUE(config.at("lora_alpha").is_number_integer());
+  EXPECT_EQ(config.at("lora_alpha"), 3);
+  EXPECT_EQ(config.at("lora_dropout"), 0.25);
+  EXPECT_EQ(config.at("use_rslora"), false);
+  EXPECT_EQ(config.at("base_model_name_or_path"), "base");
+  EXPECT_EQ(config.at("target_modules"), json({"q_proj", "v_proj"}));
+  EXPECT_TRUE(config.at("modules_to_save").is_null());
+  EXPECT_EQ(config_of(lora(".*\\.1\\.self_attn\\.q_proj")).at("target_modules"),  // not all of this name
+            json({"model.layers.1.self_attn.q_proj"}));
+}
+
+TEST(AdapterExport, Says_rslora_as_alpha_where_experts_are_joined) {
+  const LoraParams params{.r = 4, .alpha = 6.0, .use_rslora = true};
+  EXPECT_EQ(config_of(lora(".*q_proj", params)).at("use_rslora"), true);
+  const json joined = config_of(provider_of(kQwen3MoE, lora(".*_proj", params), ExportedAdapters::kPeft));
+  EXPECT_EQ(joined.at("use_rslora"), false);
+  EXPECT_EQ(joined.at("lora_alpha"), 12);
+}
+
+TEST(AdapterExport, Has_what_is_trained_beside_adapters) {
+  auto provider = provider_of(kQwen3Dense, stack({lora(".*q_proj"), tune("model\\.norm")}), ExportedAdapters::kPeft);
+  const auto model = build(provider);
+  const ModelExport exported = provider.prepare_export(*model);
+  EXPECT_TRUE(at::equal(tensors_in(exported, *model).at("base_model.model.model.norm.weight"),
+                        model->state_dict().at("model.norm.weight")));
+  EXPECT_EQ(json::parse(exported.files.at("adapter_config.json")).at("modules_to_save"), json({"model.norm"}));
+  EXPECT_THAT(exported.warnings, ElementsAre(HasSubstr("vLLM refuses adapters with modules_to_save")));
+}
+
+TEST(AdapterExport, Warns_of_what_peft_does_not_take) {
+  const auto warnings_of = [](const std::string& pattern, const test::SmallDecoder& sizes) {
+    auto provider = provider_of(kQwen3MoE, lora(pattern), ExportedAdapters::kPeft, sizes);
+    return provider.prepare_export(*build(provider)).warnings;
+  };
+  EXPECT_THAT(warnings_of(".*_proj", {}), IsEmpty());
+  EXPECT_THAT(warnings_of(".*_proj", {.num_dense_layers = 1}),
+              Contains(HasSubstr("ignores the adapter of model.layers.0.mlp.down_proj")));
+  EXPECT_THAT(warnings_of(".*gate_proj", {}), Contains(HasSubstr("gate_proj and up_proj")));
+}
+
+TEST(AdapterExport, Is_refused_where_the_format_cannot_say_it) {
+  const auto error_of = [](const PeftConfig& method) {
+    return [method] { (void)provider_of(kQwen3Dense, method, ExportedAdapters::kPeft); };
+  };
+  EXPECT_THAT(error_of(stack({lora(".*q_proj"), lora(".*k_proj", {.r = 3, .alpha = 4.5})})),
+              ThrowsMessage<ConfigError>(HasSubstr("one r, alpha and use_rslora")));
+  EXPECT_THAT(error_of(stack({lora(".*q_proj"), tune(".*q_proj")})),
+              ThrowsMessage<ConfigError>(HasSubstr("got both for 'model.layers.0.self_attn.q_proj'")));
+  EXPECT_THAT(error_of(stack({lora(".*q_proj"), tune("head")})),
+              ThrowsMessage<ConfigError>(HasSubstr("'head.lm_head.regular.weight', which full_tune trains")));
+  EXPECT_THAT(error_of(tune(".*norm")), ThrowsMessage<ConfigError>(HasSubstr("a model without them")));
+}
+
+// A folder with what the provider exports, whose configuration may be changed.
+template <class Parameters>
+std::filesystem::path written(CausalLMProvider<Parameters>& provider, const Module& model, const json& changes = {}) {
+  const auto folder = test::fresh_directory("adapters");
+  const ModelExport exported = provider.prepare_export(model);
+  json config = json::parse(exported.files.at("adapter_config.json"));
+  config.update(changes.is_null() ? json::object() : changes);
+  std::ofstream(folder / "adapter_config.json") << config;
+  std::vector<TensorSource> tensors = mapped_sources(exported.mapper, tensors_of(model.state_dict()));
+  write_safetensors(folder / "adapter_model.safetensors", tensors);
+  return folder;
+}
+
+TEST(AdapterImport, Reads_what_was_exported) {
+  for_each_family([](const auto& family) {
+    SCOPED_TRACE(family.name);
+    auto provider = provider_of(family, stack({lora(".*_proj"), tune("model\\.norm")}), ExportedAdapters::kPeft);
+    const auto model = build(provider);
+    const PeftFolder folder(written(provider, *model));
+    const StateMapper mapper = provider.map_source_adapters(folder, *model);
+    const auto sources = mapped_sources(mapper, folder.tensors());
+    EXPECT_FALSE(sources.empty());
+    for (const TensorSource& source : sources) {
+      EXPECT_TRUE(at::equal(source.read(), model->state_dict().at(source.name))) << source.name;
+    }
+    for (const AdaptedLinear& linear : adapted_linears(*model)) {
+      EXPECT_TRUE(mapper.outputs().contains(linear.a()) && mapper.outputs().contains(linear.b())) << linear.name;
+    }
+    EXPECT_TRUE(mapper.outputs().contains("model.norm.weight"));
+  });
+}
+
+TEST(AdapterImport, Refuses_what_is_not_the_jobs) {
+  auto theirs = provider_of(kQwen3Dense, lora(".*[qk]_proj"), ExportedAdapters::kPeft);
+  const auto model = build(theirs);
+  const auto error_of = [&](const PeftConfig& method, const json& changes = {}) {
+    return [&, method, changes] {
+      auto ours = provider_of(kQwen3Dense, method, ExportedAdapters::kPeft);
+      (void)ours.map_source_adapters(PeftFolder(written(theirs, *model, changes)), *model);
+    };
+  };
+  EXPECT_NO_THROW(error_of(lora(".*[qk]_proj"))());
+  EXPECT_NO_THROW(error_of(lora(".*[qk]_proj", {.r = 2, .alpha = 6.0}), {{"alpha_pattern", {{".*_proj", 6.0}}}})());
+  EXPECT_THAT(error_of(lora(".*[qk]_proj", {.r = 2, .alpha = 6.0})),
+              ThrowsMessage<ConfigError>(AllOf(HasSubstr("scale 3"), HasSubstr("scale 1.5"))));
+  EXPECT_THAT(error_of(lora(".*[qk]_proj", {.r = 4, .alpha = 6.0})), ThrowsMessage<ConfigError>(HasSubstr("rank 4")));
+  EXPECT_THAT(error_of(lora(".*[qkv]_proj")),
+              ThrowsMessage<ConfigError>(AllOf(HasSubstr("missing"), HasSubstr("v_proj.lora_A"), HasSubstr("Narrow"))));
+  EXPECT_THAT(error_of(lora(".*q_proj")),
+              ThrowsMessage<ConfigError>(AllOf(HasSubstr("k_proj.lora_A"), HasSubstr("Widen"))));
+  for (const json& changes : {json{{"peft_type", "IA3"}}, json{{"use_dora", true}}, json{{"bias", "all"}}}) {
+    EXPECT_THAT(error_of(lora(".*[qk]_proj"), changes), ThrowsMessage<ConfigError>(HasSubstr(changes.begin().key())));
+  }
+  EXPECT_THAT(error_of(lora(".*[qk]_proj"), {{"r", "two"}}),
+              ThrowsMessage<ConfigError>(HasSubstr("another type for r")));
+  EXPECT_THAT([] { (void)PeftFolder("nowhere"); }, ThrowsMessage<IoError>(HasSubstr("nowhere")));
+}
+
+// The layout of peft's joined experts is that of tests/oracle/peft_oracle.py.
+TEST(AdapterImport, Splits_joined_gate_and_up_where_each_has_its_part) {
+  auto provider = provider_of(kQwen3MoE, lora(".*(gate|up)_proj"), ExportedAdapters::kPeft);
+  const auto folder = test::fresh_directory("adapters");
+  const auto write = [&](const at::Tensor& b) {
+    std::ofstream(folder / "adapter_config.json") << json{
+        {"peft_type", "LORA"}, {"r", 4}, {"lora_alpha", 6}, {"target_parameters", {"mlp.experts.gate_up_proj"}}};
+    std::vector<TensorSource> tensors;
+    for (const int layer : {0, 1, 2, 3}) {
+      const std::string name = cat("base_model.model.model.layers.", layer, ".mlp.experts.");
+      tensors.push_back(tensor_source(name + "lora_A.weight", at::arange(16.0 * 16).view({16, 16})));
+      tensors.push_back(tensor_source(name + "lora_B.weight", b));
+    }
+    write_safetensors(folder / "adapter_model.safetensors", tensors);
+    const PeftFolder source(folder);
+    Tensors read;
+    for (const TensorSource& each : mapped_sources(provider.map_source_adapters(source, Module()), source.tensors())) {
+      read.emplace(each.name, each.read().clone());
+    }
+    return read;
+  };
+  at::Tensor b = at::zeros({24, 4, 4});  // out, feature, expert
+  b.narrow(0, 0, 12).narrow(1, 0, 2).fill_(1.0);
+  b.narrow(0, 12, 12).narrow(1, 2, 2).fill_(2.0);
+  const Tensors read = write(b.flatten(1));
+  const std::string experts = "model.layers.0.mlp.grouped_experts.";
+  EXPECT_TRUE(at::equal(read.at(experts + "gate_proj.lora_B.weight"), at::full({4, 2, 12}, 1.0)));
+  EXPECT_TRUE(at::equal(read.at(experts + "up_proj.lora_B.weight"), at::full({4, 2, 12}, 2.0)));
+  const at::Tensor rows = at::arange(16.0 * 16).view({4, 4, 16});  // expert, feature, in
+  EXPECT_TRUE(at::equal(read.at(experts + "gate_proj.lora_A.weight"), rows.narrow(1, 0, 2).transpose(1, 2)));
+  EXPECT_TRUE(at::equal(read.at(experts + "up_proj.lora_A.weight"), rows.narrow(1, 2, 2).transpose(1, 2)));
+  b[0][3][1] = 1.0;
+  EXPECT_THAT([&] { write(b.flatten(1)); }, ThrowsMessage<ConfigError>(HasSubstr("all of which both use")));
+}
+
+}  // namespace
+}  // namespace d9d::adapter_export_test

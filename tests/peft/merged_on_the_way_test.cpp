@@ -1,0 +1,80 @@
+#include "d9d/peft/merged_on_the_way.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/model_state/mapped_sources.h"
+#include "d9d/model_state/mapper/compose.h"
+#include "d9d/peft/inject.h"
+#include "d9d/peft/merge.h"
+
+#include "tests/peft/toy_model.h"
+
+namespace d9d::merged_on_the_way_test {
+namespace {
+
+using ::testing::ElementsAre;
+
+ModulePtr<test::ToyModel> adapted_model(at::ScalarType dtype) {
+  auto model = make_module<test::ToyModel>();
+  (void)inject_peft(LoraConfig{.module_name_pattern = "proj|experts", .params = {.r = 2, .alpha = 3.0}}, *model);
+  test::fill(*model, dtype);
+  return model;
+}
+
+std::map<std::string, at::Tensor> exported(const test::ToyModel& model, const StateMapper& plain,
+                                           const std::optional<at::ScalarType>& dtype = {}) {
+  std::map<std::string, at::Tensor> tensors;
+  const StateMapper mapper = merged_on_the_way(adapted_linears(model), plain, dtype);
+  for (const TensorSource& source : mapped_sources(mapper, tensors_of(model.state_dict()))) {
+    tensors.emplace(source.name, source.read().clone());
+  }
+  return tensors;
+}
+
+const StateMapper kOwnNames = mapper::identities_of_module(*make_module<test::ToyModel>());
+
+TEST(AdaptedLinears, Are_described) {
+  const auto model = adapted_model(at::kFloat);
+  const std::vector<AdaptedLinear> linears = adapted_linears(*model);
+  ASSERT_EQ(linears.size(), 2);
+  EXPECT_EQ(linears[0].name, "proj");
+  EXPECT_THAT(linears[0].weight_shape, ElementsAre(20, 10));
+  EXPECT_EQ(linears[0].rank, 2);
+  EXPECT_EQ(linears[0].scale, 1.5);
+  EXPECT_THAT(linears[1].weight_shape, ElementsAre(3, 6, 5));
+  EXPECT_EQ(linears[1].rank, 2);
+}
+
+TEST(MergedOnTheWay, Makes_the_tensors_of_a_model_merged_in_memory) {
+  for (const auto dtype : {at::kBFloat16, at::kFloat, at::kDouble}) {
+    const auto model = adapted_model(dtype);
+    const auto made = exported(*model, kOwnNames);
+    (void)merge_peft(*model);
+    const auto merged = model->state_dict();
+    ASSERT_EQ(made.size(), merged.size());
+    for (const auto& [name, tensor] : merged) EXPECT_TRUE(at::equal(made.at(name), tensor)) << name;
+  }
+}
+
+TEST(MergedOnTheWay, Leaves_the_model_as_it_is) {
+  const auto model = adapted_model(at::kBFloat16);
+  const at::Tensor before = model->proj->weight->local().clone();
+  EXPECT_FALSE(at::equal(exported(*model, kOwnNames).at("proj.weight"), before));
+  EXPECT_TRUE(at::equal(model->proj->weight->local(), before));
+  EXPECT_TRUE(model->proj->adapter().has_value());
+}
+
+TEST(MergedOnTheWay, Rounds_once_to_the_dtype_of_the_export) {
+  const auto model = adapted_model(at::kBFloat16);
+  const auto wide = [](const ParameterPtr& weight) { return weight->local().detach().to(at::kFloat); };
+  const auto& adapter = *model->proj->adapter();
+  const at::Tensor sum = wide(model->proj->weight) + wide(adapter.b->weight).matmul(wide(adapter.a->weight)) * 1.5;
+  const auto in_float = exported(*model, kOwnNames, at::kFloat);
+  EXPECT_TRUE(at::equal(in_float.at("proj.weight"), sum));
+  EXPECT_TRUE(at::equal(in_float.at("norm.weight"), wide(model->norm->weight)));
+  EXPECT_TRUE(at::equal(exported(*model, kOwnNames, at::kHalf).at("proj.weight"), sum.to(at::kHalf)));
+}
+
+}  // namespace
+}  // namespace d9d::merged_on_the_way_test
