@@ -14,10 +14,10 @@
 #include "d9d/base/check.h"
 #include "d9d/base/config/json_depth.h"
 #include "d9d/base/io/input_file.h"
+#include "d9d/base/name_regex.h"
 #include "d9d/model_state/io/safetensors.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/mapper/leaves.h"
-#include "d9d/peft/name_pattern.h"
 #include "d9d/peft/peft_export.h"
 #include "d9d/peft/published_names.h"
 
@@ -77,7 +77,7 @@ void check_is_lora(const json& config, const fs::path& file) {
 // The value of the first expression that matches the end of the name.
 double matching(const Patterns& values, const std::string& name, double otherwise) {
   for (const auto& [expression, value] : values) {
-    if (NamePattern("(.*\\.)?(" + expression + ")", "[peft] ").matches(name)) return value;
+    if (NameRegex("(.*\\.)?(" + expression + ")", "[peft] ", "of names of modules").matches(name)) return value;
   }
   return otherwise;
 }
