@@ -91,11 +91,21 @@ at::Tensor experts_of_b(const at::Tensor& b, std::int64_t num_experts) {
   return b.unflatten(1, {-1, num_experts}).permute({2, 1, 0});  // [E, rank, out]
 }
 
+void check_joined(const Tensors& joined, std::int64_t num_experts) {
+  const at::IntArrayRef a = joined[0].sizes(), b = joined[1].sizes();
+  D9D_CHECK(a.size() == 2 && b.size() == 2 && a[0] == b[1] && a[0] % num_experts == 0, ConfigError,
+            "[peft] expected joined adapters A [", num_experts,
+            " experts * rank, in] and B [out, rank * experts], got ", a, " and ", b,
+            ". Check that adapters and model belong together.");
+}
+
 // A and B of one matrix, and of gate and up.
 Tensors split_one(const Tensors& joined, std::int64_t num_experts) {
+  check_joined(joined, num_experts);
   return {experts_of_a(joined[0], num_experts), experts_of_b(joined[1], num_experts)};
 }
 Tensors split_gate_and_up(const Tensors& joined, std::int64_t num_experts, std::int64_t rank) {
+  check_joined(joined, num_experts);
   const at::Tensor a = experts_of_a(joined[0], num_experts), b = experts_of_b(joined[1], num_experts);
   const Tensors of = b.chunk(2, 2);  // what gate adds, and what up adds
   if (a.size(2) == rank) return {a, of[0], a, of[1]};

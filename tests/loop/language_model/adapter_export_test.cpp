@@ -228,39 +228,54 @@ TEST(AdapterImport, Refuses_what_is_not_the_jobs) {
   EXPECT_THAT([] { (void)PeftFolder("nowhere"); }, ThrowsMessage<IoError>(HasSubstr("nowhere")));
 }
 
-// The layout of peft's joined experts is that of tests/oracle/peft_oracle.py.
-TEST(AdapterImport, Splits_joined_gate_and_up_where_each_has_its_part) {
-  auto provider = provider_of(kQwen3MoE, lora(".*(gate|up)_proj"), ExportedAdapters::kPeft);
+// Of experts whose gate and up share an adapter, in the layout of tests/oracle/peft_oracle.py: A [experts * 4, in],
+// with row 4 e + k, and b [out, 4, experts].
+Tensors read_joined(const at::Tensor& b, const LoraParams& params) {
+  auto provider = provider_of(kQwen3MoE, lora(".*(gate|up)_proj", params), ExportedAdapters::kPeft);
   const auto folder = test::fresh_directory("adapters");
-  const auto write = [&](const at::Tensor& b) {
-    std::ofstream(folder / "adapter_config.json") << json{
-        {"peft_type", "LORA"}, {"r", 4}, {"lora_alpha", 6}, {"target_parameters", {"mlp.experts.gate_up_proj"}}};
-    std::vector<TensorSource> tensors;
-    for (const int layer : {0, 1, 2, 3}) {
-      const std::string name = cat("base_model.model.model.layers.", layer, ".mlp.experts.");
-      tensors.push_back(tensor_source(name + "lora_A.weight", at::arange(16.0 * 16).view({16, 16})));
-      tensors.push_back(tensor_source(name + "lora_B.weight", b));
+  std::ofstream(folder / "adapter_config.json")
+      << json{{"peft_type", "LORA"}, {"r", 4}, {"lora_alpha", 6}, {"target_parameters", {"mlp.experts.gate_up_proj"}}};
+  std::vector<TensorSource> tensors;
+  for (const int layer : {0, 1, 2, 3}) {
+    const std::string name = cat("base_model.model.model.layers.", layer, ".mlp.experts.");
+    tensors.push_back(tensor_source(name + "lora_A.weight", at::arange(16.0 * 16).view({16, 16})));
+    tensors.push_back(tensor_source(name + "lora_B.weight", b.flatten(1)));
+  }
+  write_safetensors(folder / "adapter_model.safetensors", tensors);
+  const PeftFolder source(folder);
+  Tensors read;
+  for (const TensorSource& each : mapped_sources(provider.map_source_adapters(source, Module()), source.tensors())) {
+    if (const std::string first = "model.layers.0.mlp.grouped_experts."; each.name.starts_with(first)) {
+      read.emplace(each.name.substr(first.size()), each.read().clone());
     }
-    write_safetensors(folder / "adapter_model.safetensors", tensors);
-    const PeftFolder source(folder);
-    Tensors read;
-    for (const TensorSource& each : mapped_sources(provider.map_source_adapters(source, Module()), source.tensors())) {
-      read.emplace(each.name, each.read().clone());
-    }
-    return read;
-  };
-  at::Tensor b = at::zeros({24, 4, 4});  // out, feature, expert
+  }
+  return read;
+}
+
+const at::Tensor kRows = at::arange(16.0 * 16).view({4, 4, 16});  // of A: expert, feature, in
+
+TEST(AdapterImport, Splits_joined_gate_and_up_where_each_has_its_part) {
+  at::Tensor b = at::zeros({24, 4, 4});
   b.narrow(0, 0, 12).narrow(1, 0, 2).fill_(1.0);
   b.narrow(0, 12, 12).narrow(1, 2, 2).fill_(2.0);
-  const Tensors read = write(b.flatten(1));
-  const std::string experts = "model.layers.0.mlp.grouped_experts.";
-  EXPECT_TRUE(at::equal(read.at(experts + "gate_proj.lora_B.weight"), at::full({4, 2, 12}, 1.0)));
-  EXPECT_TRUE(at::equal(read.at(experts + "up_proj.lora_B.weight"), at::full({4, 2, 12}, 2.0)));
-  const at::Tensor rows = at::arange(16.0 * 16).view({4, 4, 16});  // expert, feature, in
-  EXPECT_TRUE(at::equal(read.at(experts + "gate_proj.lora_A.weight"), rows.narrow(1, 0, 2).transpose(1, 2)));
-  EXPECT_TRUE(at::equal(read.at(experts + "up_proj.lora_A.weight"), rows.narrow(1, 2, 2).transpose(1, 2)));
+  const LoraParams params{.r = 2, .alpha = 3.0};
+  const Tensors read = read_joined(b, params);
+  EXPECT_TRUE(at::equal(read.at("gate_proj.lora_B.weight"), at::full({4, 2, 12}, 1.0)));
+  EXPECT_TRUE(at::equal(read.at("up_proj.lora_B.weight"), at::full({4, 2, 12}, 2.0)));
+  EXPECT_TRUE(at::equal(read.at("gate_proj.lora_A.weight"), kRows.narrow(1, 0, 2).transpose(1, 2)));
+  EXPECT_TRUE(at::equal(read.at("up_proj.lora_A.weight"), kRows.narrow(1, 2, 2).transpose(1, 2)));
   b[0][3][1] = 1.0;
-  EXPECT_THAT([&] { write(b.flatten(1)); }, ThrowsMessage<ConfigError>(HasSubstr("all of which both use")));
+  EXPECT_THAT([&] { read_joined(b, params); }, ThrowsMessage<ConfigError>(HasSubstr("all of which both use")));
+}
+
+TEST(AdapterImport, Gives_joined_gate_and_up_the_whole_rank_where_both_use_it) {
+  const at::Tensor b = at::arange(24.0 * 16).view({24, 4, 4});
+  const Tensors read = read_joined(b, {.r = 4, .alpha = 6.0});
+  EXPECT_TRUE(at::equal(read.at("gate_proj.lora_B.weight"), b.narrow(0, 0, 12).permute({2, 1, 0})));
+  EXPECT_TRUE(at::equal(read.at("up_proj.lora_B.weight"), b.narrow(0, 12, 12).permute({2, 1, 0})));
+  for (const char* const name : {"gate_proj.lora_A.weight", "up_proj.lora_A.weight"}) {
+    EXPECT_TRUE(at::equal(read.at(name), kRows.transpose(1, 2))) << name;
+  }
 }
 
 }  // namespace
