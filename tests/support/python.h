@@ -19,7 +19,7 @@ namespace d9d::test {
 
 // `script` is relative to the repository. Returns its standard output; fails the test, with the output, unless it exits
 // with 0.
-inline std::string run_python(const std::string& script, std::initializer_list<std::string> arguments) {
+inline std::string run_python(const std::string& script, const std::vector<std::string>& arguments) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();  // null while a suite is set up
   std::string caller = test == nullptr ? "suite" : std::string(test->test_suite_name()) + "_" + test->name();
   std::ranges::replace(caller, '/', '_');  // of parameterised tests
