@@ -71,6 +71,9 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
         exported_dtype(config.exported.dtype.value_or(config.dtype)),
         plain_{.mapper = family.to_huggingface(sizes, kHead, ExpertsFormat::kModuleList), .files = std::move(files)} {
     plain_.files["config.json"] = family.huggingface_config(sizes, kHead, exported_dtype).dump(2) + "\n";
+    D9D_CHECK(config.adapters || config.exported.adapters == ExportedAdapters::kMerged, ConfigError,
+              "[loop::language_model] expected model_provider.adapters with model_provider.export.adapters = peft, got "
+              "none: there is nothing to export. Leave export.adapters out.");
     if (!config.adapters) return;
     adapted_ = adapted_model(*config.adapters, *whole_model());
     std::optional<std::string> base;  // a folder that others can read

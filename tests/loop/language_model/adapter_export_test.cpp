@@ -168,6 +168,12 @@ TEST(AdapterExport, Is_refused_where_the_format_cannot_say_it) {
   EXPECT_THAT(error_of(stack({lora(".*q_proj"), tune("head")})),
               ThrowsMessage<ConfigError>(HasSubstr("'head.lm_head.regular.weight', which full_tune trains")));
   EXPECT_THAT(error_of(tune(".*norm")), ThrowsMessage<ConfigError>(HasSubstr("a model without them")));
+  EXPECT_THAT(
+      [] {
+        (void)CausalLMProvider(kQwen3Dense, {.exported = {.adapters = ExportedAdapters::kPeft}},
+                               test::small_parameters<Qwen3DenseParameters>({}));
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("there is nothing to export")));
 }
 
 // A folder with what the provider exports, whose configuration may be changed.
@@ -223,6 +229,8 @@ TEST(AdapterImport, Refuses_what_is_not_the_jobs) {
   for (const json& changes : {json{{"peft_type", "IA3"}}, json{{"use_dora", true}}, json{{"bias", "all"}}}) {
     EXPECT_THAT(error_of(lora(".*[qk]_proj"), changes), ThrowsMessage<ConfigError>(HasSubstr(changes.begin().key())));
   }
+  EXPECT_THAT(error_of(lora(".*[qk]_proj"), {{"rank_pattern", {{"(", 2}}}}),
+              ThrowsMessage<ConfigError>(HasSubstr("a regular expression")));
   EXPECT_THAT(error_of(lora(".*[qk]_proj"), {{"r", "two"}}),
               ThrowsMessage<ConfigError>(HasSubstr("another type for r")));
   EXPECT_THAT([] { (void)PeftFolder("nowhere"); }, ThrowsMessage<IoError>(HasSubstr("nowhere")));
