@@ -6,6 +6,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/modules/adopt.h"
+#include "d9d/peft/inject.h"
 
 #include "tests/loop/run/toy_job.h"
 #include "tests/support/ranks.h"
@@ -130,20 +131,34 @@ TEST(ShardOverData, Trains_with_frozen_parameters_and_shared_ones) {
 }
 
 // torch::nn creates its layers in float32; the model has another dtype.
+struct WithAdopted : Scaled {
+  WithAdopted() { to(at::kDouble); }
+  at::Tensor forward(const at::Tensor& x, const std::monostate& shared) override {
+    return Scaled::forward(x, shared) + layer(x);
+  }
+  static torch::nn::Linear make_layer() { return torch::nn::Linear(2, 1); }
+  const ModulePtr<Adopted<detail::AdoptedImpl<decltype(&make_layer)>>> layer =
+      register_module("layer", adopt(&make_layer));
+};
+Units adopted_unit(toy::Model& model) { return Units{dynamic_cast<WithAdopted&>(model).layer.shared()}; }
+
 TEST(ShardOverData, Trains_a_unit_that_is_adopted_and_has_another_dtype_than_float32) {
-  struct WithAdopted : Scaled {
-    WithAdopted() { to(at::kDouble); }
-    at::Tensor forward(const at::Tensor& x, const std::monostate& shared) override {
-      return Scaled::forward(x, shared) + layer(x);
-    }
-    static torch::nn::Linear make_layer() { return torch::nn::Linear(2, 1); }
-    const ModulePtr<Adopted<detail::AdoptedImpl<decltype(&make_layer)>>> layer =
-        register_module("layer", adopt(&make_layer));
-  };
   expect_trains_as_one_rank(
       {.data_parallel_shard = 2},
-      {.make_model = [] { return ModulePtr<toy::Model>(make_module<WithAdopted>()); },
-       .units = [](toy::Model& model) { return Units{dynamic_cast<WithAdopted&>(model).layer.shared()}; }});
+      {.make_model = [] { return ModulePtr<toy::Model>(make_module<WithAdopted>()); }, .units = adopted_unit});
+}
+
+TEST(ShardOverData, Trains_the_adapter_of_a_unit_that_is_adopted) {
+  const Case adapted{.make_model =
+                         [] {
+                           auto model = make_module<WithAdopted>();
+                           const LoraConfig lora{.module_name_pattern = "layer", .params = {.r = 1, .alpha = 2.0}};
+                           (void)inject_peft(lora, *model);
+                           return ModulePtr<toy::Model>(model);
+                         },
+                     .units = adopted_unit};
+  expect_trains_as_one_rank({.data_parallel_shard = 2}, adapted);
+  EXPECT_GT(trained({}, adapted).at("layer.lora_B.weight").abs().item<double>(), 0.0);
 }
 
 TEST(ShardOverData, Passes_over_units_that_a_model_has_not) {
