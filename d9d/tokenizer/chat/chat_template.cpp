@@ -16,11 +16,11 @@ struct PublishedTemplate {
 // The templates in tests/tokenizer/chat/templates, whose README names their sources, and those of ChatML and Qwen 2.
 constexpr PublishedTemplate kPublished[] = {
     {196, 0x88bf4138d5c826f0, ChatFamily::kChatMl},
-    {328, 0x8a87094e0e1e24c5, ChatFamily::kQwen2},
+    {328, 0x8a87094e0e1e24c5, ChatFamily::kQwen20},
     {2474, 0x11d394755cef9355, ChatFamily::kQwen25},
     {4071, 0xabb815b933a4981a, ChatFamily::kQwen3},  // released with the models, April 2025
     {4123, 0x521e84e1430005c3, ChatFamily::kQwen3},  // later version: handles content that is not text
-    {389, 0x0e60067a5537498e, ChatFamily::kLlama3},
+    {389, 0x0e60067a5537498e, ChatFamily::kLlama30},
     {4583, 0x4fd30286bc0da17c, ChatFamily::kLlama32},  // of Llama 3.1, which renders text messages in the same way
     {3800, 0x1a6da26e3aef1b34, ChatFamily::kLlama32},
 };
@@ -43,13 +43,13 @@ std::string_view what_it_adds(ChatFamily family) {
   switch (family) {
     case ChatFamily::kChatMl:
       return "(<|im_start|>, adds nothing)";
-    case ChatFamily::kQwen2:
+    case ChatFamily::kQwen20:
       return "(adds \"You are a helpful assistant.\" where no system message is first)";
     case ChatFamily::kQwen25:
       return "(adds \"You are Qwen, created by Alibaba Cloud. ...\" likewise)";
     case ChatFamily::kQwen3:
       return "(adds <think> to the last answer)";
-    case ChatFamily::kLlama3:
+    case ChatFamily::kLlama30:
       return "(<|start_header_id|>, adds nothing)";
     case ChatFamily::kLlama32:
       return "(adds a system message with dates)";
@@ -57,20 +57,20 @@ std::string_view what_it_adds(ChatFamily family) {
   D9D_ASSERT(false, "family ", static_cast<int>(family));
 }
 
-bool is_llama(ChatFamily family) { return family == ChatFamily::kLlama3 || family == ChatFamily::kLlama32; }
+bool is_llama(ChatFamily family) { return family == ChatFamily::kLlama30 || family == ChatFamily::kLlama32; }
 
 void write_messages(detail::ChatWriter& writer, ChatFamily family, std::span<const ChatMessage> messages,
                     const ChatOptions& options) {
   switch (family) {
     case ChatFamily::kChatMl:
       return detail::write_chatml(writer, messages);
-    case ChatFamily::kQwen2:
+    case ChatFamily::kQwen20:
       return detail::write_qwen2(writer, messages);
     case ChatFamily::kQwen25:
       return detail::write_qwen25(writer, messages);
     case ChatFamily::kQwen3:
       return detail::write_qwen3(writer, messages);
-    case ChatFamily::kLlama3:
+    case ChatFamily::kLlama30:
       return detail::write_llama3(writer, messages);
     case ChatFamily::kLlama32:
       return detail::write_llama32(writer, messages, options.date);

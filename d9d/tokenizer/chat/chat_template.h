@@ -23,18 +23,18 @@ namespace d9d {
 
 enum class ChatFamily : std::uint8_t {
   kChatMl,   // any role, nothing added
-  kQwen2,    // ChatML; "You are a helpful assistant." unless the first message is the system's
+  kQwen20,   // ChatML; "You are a helpful assistant." unless the first message is the system's
   kQwen25,   // another default system message; tool responses are messages of the user
   kQwen3,    // reasoning of answers before the last question is omitted
-  kLlama3,   // Llama 3
+  kLlama30,  // Llama 3
   kLlama32,  // Llama 3.1 and 3.2: always a system message, with dates
 };
 constexpr auto enum_names(ChatFamily) {
   return std::to_array<EnumName<ChatFamily>>({{ChatFamily::kChatMl, "chatml"},
-                                              {ChatFamily::kQwen2, "qwen2"},
+                                              {ChatFamily::kQwen20, "qwen2"},
                                               {ChatFamily::kQwen25, "qwen2.5"},
                                               {ChatFamily::kQwen3, "qwen3"},
-                                              {ChatFamily::kLlama3, "llama3"},
+                                              {ChatFamily::kLlama30, "llama3"},
                                               {ChatFamily::kLlama32, "llama3.2"}});
 }
 

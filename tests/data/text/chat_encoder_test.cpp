@@ -73,7 +73,7 @@ TEST_F(Chat, Refuses_tokenizers_without_the_tokens_of_the_template) {
     return test::message_of<ConfigError>([&] { ChatEncoder(tokenizer({"<|im_start|>"}), family); });
   };
   EXPECT_THAT(error(ChatFamily::kQwen3), HasSubstr("chat template 'qwen3', got none '<|im_end|>'"));
-  EXPECT_THAT(error(ChatFamily::kLlama3), HasSubstr("got none '<|begin_of_text|>'"));
+  EXPECT_THAT(error(ChatFamily::kLlama30), HasSubstr("got none '<|begin_of_text|>'"));
 }
 
 TEST_F(Chat, Is_another_document_with_another_template) {

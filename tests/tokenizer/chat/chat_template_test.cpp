@@ -38,7 +38,7 @@ ChatFamily family_named(const std::string& name) {
   return {};
 }
 
-bool is_llama(ChatFamily family) { return family == ChatFamily::kLlama3 || family == ChatFamily::kLlama32; }
+bool is_llama(ChatFamily family) { return family == ChatFamily::kLlama30 || family == ChatFamily::kLlama32; }
 
 void expect_equal(const nlohmann::json& line) {
   const ChatFamily family = family_named(line.at("family"));
