@@ -41,6 +41,10 @@ void FullTuneConfig::validate(const ConfigPath& path) const {
   (void)NameRegex(module_name_pattern, cat(path / "module_name_pattern"), "of names of modules");
 }
 
+void StackConfig::validate(const ConfigPath& path) const {
+  D9D_CHECK(!methods.empty(), ConfigError, path / "methods", "expected one or more methods, got none. Add one.");
+}
+
 template <>
 const ValueType& json_type<std::vector<PeftConfig>>() {
   static const MethodsType kType;

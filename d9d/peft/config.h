@@ -50,7 +50,7 @@ struct LoraConfig {
 };
 
 // Trains every parameter of the modules whose name matches, and of all modules below. Left out are weights and biases
-// that have adapters, unless the name of their own module matches.
+// that have adapters, unless the name of their own module matches. Weights of a tied head are the embedding's.
 struct FullTuneConfig {
   std::string module_name_pattern = {};  // regular expression of whole names of modules
 
@@ -67,7 +67,9 @@ using PeftConfig = std::variant<LoraConfig, FullTuneConfig, StackConfig>;
 
 // All of its methods, which may be stacks.
 struct StackConfig {
-  std::vector<PeftConfig> methods = {};  // of any kind
+  std::vector<PeftConfig> methods = {};  // of any kind, one or more
+
+  void validate(const ConfigPath& path) const;
 
   static constexpr Tag kTag = {"kind", "stack"};
   static constexpr auto fields() { return record<StackConfig>(required("methods", &StackConfig::methods)); }

@@ -1,7 +1,9 @@
 #include "d9d/peft/inject.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -39,9 +41,14 @@ class Injector {
  public:
   explicit Injector(Module& model) : model_(model), modules_(modules_of(model)) {
     for (const auto& [name, module] : modules_) {
-      if (adapter_site(*module) != nullptr) result_.linears.push_back(name);
+      const std::unique_ptr<AdapterSite> site = adapter_site(*module);
+      D9D_CHECK(site == nullptr || !site->has_adapter(), ConfigError,
+                "[peft] expected a model without adapters, got one of '", name,
+                "', which would freeze. Inject once, with a stack of all methods.");
+      if (site != nullptr) result_.linears.push_back(name);
       if (dynamic_cast<MoELayer*>(module) != nullptr) mixtures_.push_back(name + ".");
     }
+    for (const auto& [name, parameter] : model.named_parameters()) names_.emplace(parameter.get(), name);
   }
 
   // Adapters first, so that the order of a stack changes nothing.
@@ -67,6 +74,8 @@ class Injector {
   void add_adapters(const LoraConfig& lora) {
     D9D_CHECK(lora.params.r > 0, ConfigError, "[peft] expected a rank r > 0 of '", lora.module_name_pattern, "', got ",
               lora.params.r, ".");
+    D9D_CHECK(lora.params.alpha > 0.0 && std::isfinite(lora.params.alpha), ConfigError,
+              "[peft] expected a finite alpha > 0 of '", lora.module_name_pattern, "', got ", lora.params.alpha, ".");
     const NameRegex pattern(lora.module_name_pattern, "[peft] ", "of names of modules");
     bool matches = false;
     for (const NamedModule& each : modules_) {
@@ -79,6 +88,9 @@ class Injector {
       if (site == nullptr) continue;
       matches = true;
       if (site->computes()) add_adapter(each.name, *site, lora.params);
+      for (const ParameterPtr& base : site->bases()) {
+        if (belongs_to(each.name, base)) bases_.insert(base.get());
+      }
     }
     if (!matches) result_.unmatched.push_back(lora.module_name_pattern);
   }
@@ -91,8 +103,14 @@ class Injector {
               "version, got ",
               params.dropout, " for '", name, "'. Set it to 0.");
     site.add({.rank = params.r, .scale = params.scale(), .dropout = params.dropout});
-    for (const ParameterPtr& base : site.bases()) bases_.insert(base.get());
     result_.adapted.push_back(name);
+  }
+
+  // Whether it is a parameter of the module or of one below, by its first name: tied weights belong to the embedding, on
+  // each stage that has them, and not to the head, which the others do not see.
+  [[nodiscard]] bool belongs_to(const std::string& module_name, const ParameterPtr& parameter) const {
+    const auto found = names_.find(parameter.get());
+    return found != names_.end() && (module_name.empty() || found->second.starts_with(module_name + "."));
   }
 
   [[nodiscard]] bool is_in_mixture(const std::string& name) const {
@@ -106,8 +124,9 @@ class Injector {
       if (!pattern.matches(name)) continue;
       const bool is_named = adapter_site(*module) != nullptr;
       for (const auto& [parameter_name, parameter] : module->named_parameters()) {
+        if (!belongs_to(name, parameter) || (!is_named && bases_.contains(parameter.get()))) continue;
         matches = true;
-        if (is_named || !bases_.contains(parameter.get())) parameter->set_requires_grad(true);
+        parameter->set_requires_grad(true);
       }
     }
     if (!matches) result_.unmatched.push_back(tune.module_name_pattern);
@@ -115,8 +134,9 @@ class Injector {
 
   Module& model_;
   const std::vector<NamedModule> modules_;
-  std::vector<std::string> mixtures_;  // prefixes of names
-  std::set<const Parameter*> bases_;   // weights and biases of modules with adapters
+  std::vector<std::string> mixtures_;              // prefixes of names
+  std::set<const Parameter*> bases_;               // weights and biases of modules with adapters
+  std::map<const Parameter*, std::string> names_;  // of the model without adapters
   PeftInjection result_;
 };
 
@@ -139,8 +159,9 @@ void check_patterns(const std::vector<PeftInjection>& stages) {
       return std::ranges::find(stage.unmatched, pattern) != stage.unmatched.end();
     });
     D9D_CHECK(!is_unmatched, ConfigError, "[peft] expected module_name_pattern '", pattern,
-              "' to match the whole name of a module, got none. Modules that can have adapters are ", some_of(linears),
-              ", ...: ", linears.size(), " in all.");
+              "' to match the whole name of a module of which it trains something, got none. Modules that can have "
+              "adapters are ",
+              some_of(linears), ", ...: ", linears.size(), " in all.");
   }
 }
 

@@ -44,6 +44,11 @@ TEST(PeftConfig, Names_the_key_of_a_fault) {
   EXPECT_THAT(with("/params/dropout", 1), ThrowsMessage<ConfigError>(HasSubstr("methods.0.params.dropout")));
   EXPECT_THAT(with("/module_name_pattern", "("),
               ThrowsMessage<ConfigError>(HasSubstr("methods.0.module_name_pattern: expected a regular expression")));
+  EXPECT_THAT(
+      [] {
+        return peft_method_from_config({{"kind", "stack"}, {"methods", nlohmann::json::array()}});
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("methods: expected one or more methods")));
   EXPECT_THAT(with("/kind", "dora"), ThrowsMessage<ConfigError>(HasSubstr("methods.0.kind")));
 }
 

@@ -208,6 +208,44 @@ TEST(TiedHead, Alone_reads_the_embedding_of_the_last_stage_which_gets_no_adapter
   EXPECT_THAT(adapted(1), IsEmpty());
 }
 
+// Whether the tied weights are trained, in one piece and on each of two stages.
+TEST(TiedWeights, Are_trained_alike_on_all_stages) {
+  struct Case {
+    PeftConfig method;
+    bool is_trained;
+  };
+  const auto lora = [](const char* name) {
+    return PeftConfig(LoraConfig{.module_name_pattern = name, .params = {.r = 2, .alpha = 3.0}});
+  };
+  const auto tune = [](const char* name) { return PeftConfig(FullTuneConfig{.module_name_pattern = name}); };
+  const PeftConfig norms = tune(".*norm");
+  for (const Case& each : {Case{StackConfig{{lora("head"), tune("model")}}, true},
+                           Case{StackConfig{{lora("head"), tune("model\\.embed_tokens")}}, true},
+                           Case{StackConfig{{lora("model\\.embed_tokens"), tune("")}}, false},
+                           Case{StackConfig{{lora("model\\.embed_tokens"), tune("head"), norms}}, false},
+                           Case{StackConfig{{tune("head"), norms}}, false}}) {
+    Qwen3DenseParameters parameters = test::tiny_dense();
+    parameters.tie_word_embeddings = true;
+    for (const PipelineStageInfo& stage : {PipelineStageInfo{}, PipelineStageInfo{.num_stages = 2, .current_stage = 0},
+                                           PipelineStageInfo{.num_stages = 2, .current_stage = 1}}) {
+      const auto model = make_decoder_for_causal_lm(test::make_backbone(parameters, {.stage = stage}));
+      (void)inject_peft_into_stage(each.method, *model);
+      for (const auto& [name, parameter] : model->named_parameters()) {
+        if (!name.starts_with("model.embed_tokens.token_embedding")) continue;
+        EXPECT_EQ(parameter->requires_grad(), each.is_trained) << name << " of stage " << stage.current_stage;
+      }
+    }
+  }
+}
+
+TEST(TiedWeights, Are_not_those_of_the_head) {
+  Qwen3DenseParameters parameters = test::tiny_dense();
+  parameters.tie_word_embeddings = true;
+  const auto model = make_decoder_for_causal_lm(test::make_backbone(parameters));
+  EXPECT_THAT([&] { (void)inject_peft(FullTuneConfig{.module_name_pattern = "head"}, *model); },
+              ThrowsMessage<ConfigError>(HasSubstr("'head' to match the whole name of a module of which it trains")));
+}
+
 TEST(AdoptedAdapter, Is_computed_again_in_backward) {
   std::vector<at::Tensor> gradients;
   for (const bool checkpoints : {false, true}) {

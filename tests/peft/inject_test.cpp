@@ -1,5 +1,7 @@
 #include "d9d/peft/inject.h"
 
+#include <cmath>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -81,6 +83,18 @@ TEST(InjectPeft, Refuses_what_is_not_built) {
   EXPECT_THAT(error_of(StackConfig{.methods = {lora("proj"), lora("proj|biased")}}),
               ThrowsMessage<ConfigError>(HasSubstr("two for 'proj'")));
   EXPECT_THAT(error_of(LoraConfig{.module_name_pattern = "proj"}), ThrowsMessage<ConfigError>(HasSubstr("r > 0")));
+  for (const double alpha : {0.0, -1.0, std::nan(""), HUGE_VAL}) {
+    EXPECT_THAT(error_of(lora("proj", {.r = 2, .alpha = alpha})),
+                ThrowsMessage<ConfigError>(HasSubstr("a finite alpha > 0 of 'proj'")));
+  }
+}
+
+TEST(InjectPeft, Refuses_a_model_that_has_adapters) {
+  const auto model = make_module<test::ToyModel>();
+  (void)inject_peft(lora("proj"), *model);
+  EXPECT_THAT([&] { return inject_peft(lora("biased"), *model); },
+              ThrowsMessage<ConfigError>(HasSubstr("got one of 'proj'")));
+  EXPECT_TRUE(model->proj->adapter()->a->weight->requires_grad());
 }
 
 TEST(InjectPeft, Full_tune_leaves_the_bases_of_adapters_frozen_unless_they_are_named) {
@@ -92,6 +106,21 @@ TEST(InjectPeft, Full_tune_leaves_the_bases_of_adapters_frozen_unless_they_are_n
                 ElementsAre("norm.weight", "proj.lora_A.weight", "proj.lora_B.weight", "biased.weight", "biased.bias",
                             "biased.lora_A.weight", "biased.lora_B.weight", "experts.weight", "router.weight"));
   }
+}
+
+TEST(InjectPeft, Refuses_a_full_tune_that_trains_nothing) {
+  struct Parent : Module {
+    const ModulePtr<Linear> proj = register_module<Linear>("proj", LinearConfig{4, 4});
+  };
+  struct Net : Module {
+    const ModulePtr<Parent> inner = register_module<Parent>("inner");
+  };
+  const auto error_of = [](const PeftConfig& method) {
+    return [method] { return inject_peft(method, *make_module<Net>()); };
+  };
+  EXPECT_NO_THROW(error_of(tune("inner"))());
+  EXPECT_THAT(error_of(StackConfig{.methods = {lora("inner.proj"), tune("inner")}}),
+              ThrowsMessage<ConfigError>(HasSubstr("'inner' to match the whole name of a module of which it trains")));
 }
 
 TEST(InjectPeft, Stacks_may_be_nested) {

@@ -327,6 +327,19 @@ TEST_F(PipelineResume, Adapters_of_one_stage_train_as_in_one_piece) {
   }
 }
 
+// The first stage does not see the head, and the last looks nothing up.
+TEST_F(PipelineResume, Adapters_beside_tied_weights_train_as_in_one_piece) {
+  const PeftConfig all = FullTuneConfig{.module_name_pattern = ""};
+  for (const char* const pattern : {"head", "model\\.embed_tokens"}) {
+    SCOPED_TRACE(pattern);
+    PipelineJob job{.ties_embeddings = true, .adapters = StackConfig{.methods = {lora(pattern), all}}};
+    const Trained expected = train(job);
+    job.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2};
+    job.schedule = OneFOneBScheduleConfig{};
+    expect_same(train(job), expected);
+  }
+}
+
 TEST_F(PipelineResume, Adapters_that_no_stage_has_are_refused) {
   for (const std::int64_t num_stages : {1, 4}) {
     const PipelineJob job{.mesh = {.pipeline_parallel = num_stages},
