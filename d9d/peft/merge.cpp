@@ -1,5 +1,7 @@
 #include "d9d/peft/merge.h"
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <ranges>
 #include <set>
@@ -10,6 +12,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/peft/adapter_site.h"
+#include "d9d/peft/merged_on_the_way.h"
 
 namespace d9d {
 namespace {
@@ -20,31 +23,53 @@ void set_values(const ParameterPtr& weight, const at::Tensor& values) {
   update_local({weight});
 }
 
-std::function<void()> merge(AdapterSite& site) {
+std::function<void()> merge(const std::string& name, AdapterSite& site) {
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> terms = site.terms();
   std::vector<std::pair<ParameterPtr, at::Tensor>> originals;
   const std::vector<ParameterPtr> bases = site.bases();
+  std::vector<at::Tensor> sums;
   for (std::size_t i = 0; i < terms.size(); ++i) {
     const at::Tensor weight = bases[i]->stored().detach();
     originals.emplace_back(bases[i], weight.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
-    set_values(bases[i], weight.to(terms[i].scalar_type()) + terms[i]);
+    sums.push_back(weight.to(terms[i].scalar_type()) + terms[i]);
+    check_merged_fits(name, sums[i], bases[i]->local().scalar_type());
   }
+  for (std::size_t i = 0; i < terms.size(); ++i) set_values(bases[i], sums[i]);
   return [originals, put_back = site.take()] {
     for (const auto& [weight, original] : originals) set_values(weight, original);
     put_back();
   };
 }
 
-void check_can_be_merged(const std::string& name, const AdapterSite& site) {
+using Readers = std::map<const Parameter*, std::set<const Module*>>;
+
+// The modules that have each parameter as their own. A module with unnamed children shows theirs as its own, and is
+// left out.
+Readers readers_of(Module& model) {
+  Readers readers;
+  model.for_each_module([&](const std::string&, const Module& module) {
+    if (std::ranges::any_of(module.named_children(), [](const auto& child) { return child.first.empty(); })) return;
+    for (const auto& [name, parameter] : module.named_parameters()) {
+      if (name.find('.') == std::string::npos) readers[parameter.get()].insert(&module);
+    }
+  });
+  return readers;
+}
+
+void check_can_be_merged(const std::string& name, const AdapterSite& site, const Readers& readers) {
   D9D_CHECK(!has_flat_shard(site.bases().front()->placements()), ConfigError,
             "[peft] expected weights that FSDP has not cut, "
             "got those of '",
             name,
             "': merging them in memory is not built in this version. Merge the model of a job "
             "without data_parallel_shard.");
-  D9D_CHECK(!site.is_tied(), ConfigError, "[peft] expected weights that one module reads, got those of '", name,
-            "', an embedding and a head that are tied: merging the adapter of one in memory would change the other. "
+  const bool is_shared = std::ranges::any_of(site.bases(), [&](const ParameterPtr& base) {
+    const auto found = readers.find(base.get());
+    return found != readers.end() && found->second.size() > 1;
+  });
+  D9D_CHECK(!site.is_tied() && !is_shared, ConfigError, "[peft] expected weights that one module reads, got those of '",
+            name, "', which are tied: merging the adapter of one in memory would change the other. ",
             "Compute with the adapter, or build the model untied.");
 }
 
@@ -55,16 +80,22 @@ void MergedPeft::unmerge() {
 }
 
 MergedPeft merge_peft(Module& model) {
-  std::vector<std::unique_ptr<AdapterSite>> sites;
+  std::vector<std::pair<std::string, std::unique_ptr<AdapterSite>>> sites;
   std::set<const Module*> seen;
+  const Readers readers = readers_of(model);
   model.for_each_module([&](const std::string& name, Module& module) {
     std::unique_ptr<AdapterSite> site = adapter_site(module);
     if (site == nullptr || !site->has_adapter() || !seen.insert(&module).second) return;
-    check_can_be_merged(name, *site);
-    sites.push_back(std::move(site));
+    check_can_be_merged(name, *site, readers);
+    sites.emplace_back(name, std::move(site));
   });
   std::vector<std::function<void()>> undo;
-  for (const auto& site : sites) undo.push_back(merge(*site));
+  try {
+    for (const auto& [name, site] : sites) undo.push_back(merge(name, *site));
+  } catch (...) {
+    MergedPeft(std::move(undo)).unmerge();
+    throw;
+  }
   return MergedPeft(std::move(undo));
 }
 

@@ -27,9 +27,9 @@ class MergedPeft {
 
 // Local. W += scale * B A for every module with an adapter, computed in float32 (float64 for a weight in float64) and
 // rounded once to the dtype in which the weight is kept; the adapter is then removed. Weights may be sharded by tensor
-// and expert parallelism. Not between the forward and the backward of a microbatch. Throws ConfigError, before any
-// weight changes, for weights of FSDP, which is not built in this version, and for a head or an embedding that are
-// tied, since merging the adapter of one would change the other.
+// and expert parallelism. Not between the forward and the backward of a microbatch. Throws ConfigError, and leaves the
+// model as it was, for weights of FSDP, which is not built in this version, for those that several modules have, such
+// as a tied head and embedding, since merging the adapter of one would change the other, and for a sum that overflows.
 [[nodiscard]] MergedPeft merge_peft(Module& model);
 
 }  // namespace d9d

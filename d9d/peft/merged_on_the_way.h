@@ -5,8 +5,10 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
 #include "d9d/model_state/mapper/state_mapper.h"
@@ -16,8 +18,12 @@ namespace d9d {
 
 // The mapper `exported`, of the model without adapters, for the model with them: W + scale * B A in place of each W,
 // computed in float32 (float64 for a weight in float64) and rounded once. dtype: of all floating-point outputs; none:
-// each keeps its own.
+// each keeps its own. Reading a sum that overflows throws ConfigError.
 [[nodiscard]] StateMapper merged_on_the_way(const std::vector<AdaptedLinear>& linears, const StateMapper& exported,
                                             const std::optional<at::ScalarType>& dtype = {});
+
+// Throws ConfigError if the sum, which is in a wide dtype, has finite values that are not finite in dtype. name: in the
+// message.
+void check_merged_fits(const std::string& name, const at::Tensor& sum, at::ScalarType dtype);
 
 }  // namespace d9d

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "d9d/base/check.h"
 #include "d9d/modules/mixed_precision.h"
 #include "d9d/peft/inject.h"
 
@@ -61,6 +62,42 @@ TEST(MergePeft, Is_undone_bit_for_bit) {
   for (const auto& [name, tensor] : after) EXPECT_TRUE(at::equal(tensor, before.at(name))) << name;
   merged.unmerge();
   EXPECT_TRUE(at::equal(model->proj->weight->local(), before.at("proj.weight")));
+}
+
+TEST(MergePeft, Refuses_a_sum_that_overflows_and_changes_nothing) {
+  const auto model = adapted_model(at::kHalf);
+  const auto& adapter = *model->experts->adapter();  // of the last module that is merged
+  for (const ParameterPtr& each : {adapter.a->weight, adapter.b->weight}) {
+    each->copy_from(at::full(each->global_shape(), 300.0, at::kHalf));
+  }
+  const auto before = copies_of(*model);
+  EXPECT_THAT(
+      [&] { (void)merge_peft(*model); },
+      ::testing::ThrowsMessage<ConfigError>(::testing::HasSubstr("merged weights of 'experts' to fit into Half")));
+  const auto after = copies_of(*model);
+  ASSERT_EQ(after.size(), before.size());
+  for (const auto& [name, tensor] : after) EXPECT_TRUE(at::equal(tensor, before.at(name))) << name;
+}
+
+TEST(MergePeft, Refuses_weights_that_another_module_reads_too) {
+  struct Tied : Module {
+    explicit Tied(const ParameterPtr& weight) { register_parameter("weight", weight); }
+  };
+  struct Net : Module {
+    const ModulePtr<Linear> proj = register_module<Linear>("proj", LinearConfig{4, 4});
+    const ModulePtr<Linear> same = register_module("same", proj);  // one module under two names
+  };
+  const auto merged = [](Net& net) {
+    (void)inject_peft(LoraConfig{.module_name_pattern = "proj", .params = {.r = 2, .alpha = 4.0}}, net);
+    test::fill(net);
+    (void)merge_peft(net);
+  };
+  EXPECT_NO_THROW(merged(*make_module<Net>()));
+  struct TiedNet : Net {
+    const ModulePtr<Tied> tied = register_module<Tied>("tied", proj->weight);
+  };
+  EXPECT_THAT([&] { merged(*make_module<TiedNet>()); },
+              ::testing::ThrowsMessage<ConfigError>(::testing::HasSubstr("those of 'proj', which are tied")));
 }
 
 TEST(MergePeft, Reads_the_master_weights_of_adapters) {

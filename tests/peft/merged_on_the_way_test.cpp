@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "d9d/base/check.h"
 #include "d9d/model_state/mapped_sources.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/peft/inject.h"
@@ -74,6 +75,17 @@ TEST(MergedOnTheWay, Rounds_once_to_the_dtype_of_the_export) {
   EXPECT_TRUE(at::equal(in_float.at("proj.weight"), sum));
   EXPECT_TRUE(at::equal(in_float.at("norm.weight"), wide(model->norm->weight)));
   EXPECT_TRUE(at::equal(exported(*model, kOwnNames, at::kHalf).at("proj.weight"), sum.to(at::kHalf)));
+}
+
+TEST(MergedOnTheWay, Refuses_a_sum_that_overflows) {
+  const auto model = adapted_model(at::kBFloat16);
+  const auto& adapter = *model->proj->adapter();
+  for (const ParameterPtr& each : {adapter.a->weight, adapter.b->weight}) {
+    each->copy_from(at::full(each->global_shape(), 300.0, at::kBFloat16));
+  }
+  EXPECT_NO_THROW(exported(*model, kOwnNames));
+  EXPECT_THAT([&] { (void)exported(*model, kOwnNames, at::kHalf); },
+              ::testing::ThrowsMessage<ConfigError>(::testing::HasSubstr("merged weights of 'proj' to fit into Half")));
 }
 
 }  // namespace
