@@ -1,10 +1,12 @@
 #include "d9d/peft/peft_folder.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <optional>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -44,19 +46,32 @@ template <class T>
 T value_of(const json& config, const char* key, const T& otherwise, const fs::path& file) {
   const auto found = config.find(key);
   if (found == config.end() || found->is_null()) return otherwise;
+  const auto refuse = [&] {
+    throw ConfigError(cat("[peft] expected another type for ", key, " in '", file.string(), "', got ", found->dump(),
+                          ". Write or download the file again."));
+  };
+  if constexpr (std::is_same_v<T, std::int64_t>) {
+    if (!found->is_number_integer()) refuse();  // nlohmann cuts fractions off
+  }
+  if constexpr (std::is_same_v<T, json>) {
+    if (found->type() != otherwise.type()) refuse();
+  }
   try {
     return found->get<T>();
   } catch (const json::exception&) {
-    throw ConfigError(cat("[peft] expected another type for ", key, " in '", file.string(), "', got ", found->dump(),
-                          ". Write or download the file again."));
+    refuse();
   }
+  return otherwise;
 }
 
+// T: of the values.
+template <class T>
 Patterns patterns_of(const json& config, const char* key, const fs::path& file) {
   const json values = value_of(config, key, json::object(), file);
   Patterns patterns;
-  for (const auto& [name, value] : values.items())
-    patterns.emplace_back(name, value_of(values, name.c_str(), 0.0, file));
+  for (const auto& [name, value] : values.items()) {
+    patterns.emplace_back(name, static_cast<double>(value_of(values, name.c_str(), T{}, file)));
+  }
   return patterns;
 }
 
@@ -64,7 +79,8 @@ void check_is_lora(const json& config, const fs::path& file) {
   D9D_CHECK(config.value("peft_type", json()) == "LORA", ConfigError, "[peft] expected peft_type LORA in '",
             file.string(), "', got ", config.value("peft_type", json()).dump(), ". Other adapters are not built.");
   for (const char* const key :
-       {"use_dora", "lora_bias", "use_qalora", "fan_in_fan_out", "layer_replication", "trainable_token_indices"}) {
+       {"use_dora", "lora_bias", "use_qalora", "fan_in_fan_out", "layer_replication", "trainable_token_indices",
+        "alora_invocation_tokens", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config"}) {
     const json value = config.value(key, json());
     D9D_CHECK(value.is_null() || value == false, ConfigError, "[peft] expected LoRA without ", key, " in '",
               file.string(), "', got ", value.dump(),
@@ -72,6 +88,14 @@ void check_is_lora(const json& config, const fs::path& file) {
   }
   D9D_CHECK(config.value("bias", json("none")) == "none", ConfigError, "[peft] expected bias none in '", file.string(),
             "', got ", config["bias"].dump(), ", which is not built in this version. Train the adapters without it.");
+  // Initial values that peft takes out of the base, which is then another one.
+  const json init = config.value("init_lora_weights", json());
+  const std::string kind = init.is_string() ? init.get<std::string>() : "";
+  const bool changes_base = std::ranges::any_of(std::array{"pissa", "corda", "olora", "loftq", "lora_ga"},
+                                                [&](const char* each) { return kind.starts_with(each); });
+  D9D_CHECK(!changes_base, ConfigError, "[peft] expected adapters of the published weights in '", file.string(),
+            "', got those of others, which init_lora_weights ", kind,
+            " makes. Save them in Python with path_initial_model_for_weight_conversion.");
 }
 
 // The value of the first expression that matches the end of the name.
@@ -240,8 +264,8 @@ PeftFolder::PeftFolder(const fs::path& path) : path_(path.string()) {
              .alpha = value_of<double>(config, "lora_alpha", 0.0, file),
              .use_rslora = value_of(config, "use_rslora", false, file)};
   D9D_CHECK(params_.r > 0, ConfigError, "[peft] expected r > 0 in '", file.string(), "', got ", params_.r, ".");
-  ranks_ = patterns_of(config, "rank_pattern", file);
-  alphas_ = patterns_of(config, "alpha_pattern", file);
+  ranks_ = patterns_of<std::int64_t>(config, "rank_pattern", file);
+  alphas_ = patterns_of<double>(config, "alpha_pattern", file);
   for (const std::string& name : value_of<Names>(config, "target_parameters", {}, file)) {
     parameters_.insert(name.substr(name.rfind('.') + 1));
   }

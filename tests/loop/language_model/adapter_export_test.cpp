@@ -226,8 +226,17 @@ TEST(AdapterImport, Refuses_what_is_not_the_jobs) {
               ThrowsMessage<ConfigError>(AllOf(HasSubstr("missing"), HasSubstr("v_proj.lora_A"), HasSubstr("Narrow"))));
   EXPECT_THAT(error_of(lora(".*q_proj")),
               ThrowsMessage<ConfigError>(AllOf(HasSubstr("k_proj.lora_A"), HasSubstr("Widen"))));
-  for (const json& changes : {json{{"peft_type", "IA3"}}, json{{"use_dora", true}}, json{{"bias", "all"}}}) {
-    EXPECT_THAT(error_of(lora(".*[qk]_proj"), changes), ThrowsMessage<ConfigError>(HasSubstr(changes.begin().key())));
+  for (const json& changes :
+       {json{{"peft_type", "IA3"}}, json{{"use_dora", true}}, json{{"bias", "all"}},
+        json{{"alora_invocation_tokens", {1, 2}}}, json{{"kasa_config", {{"beta", 1}}}},
+        json{{"init_lora_weights", "pissa_niter_4"}}, json{{"init_lora_weights", "olora"}}, json{{"r", 2.7}},
+        json{{"rank_pattern", {{"q_proj", 2.5}}}}, json{{"alpha_pattern", json::array({3})}}}) {
+    const bool is_pattern = changes.begin().key() == "rank_pattern";
+    EXPECT_THAT(error_of(lora(".*[qk]_proj"), changes),
+                ThrowsMessage<ConfigError>(HasSubstr(is_pattern ? "q_proj" : changes.begin().key())));
+  }
+  for (const json& init : {json(true), json("gaussian"), json("orthogonal"), json("eva")}) {
+    EXPECT_NO_THROW(error_of(lora(".*[qk]_proj"), {{"init_lora_weights", init}})());
   }
   EXPECT_THAT(error_of(lora(".*[qk]_proj"), {{"rank_pattern", {{"(", 2}}}}),
               ThrowsMessage<ConfigError>(HasSubstr("a regular expression")));
