@@ -1,6 +1,7 @@
 #include "d9d/kernels/silu_mul_linear/silu_mul_linear.h"
 
 #include <array>
+#include <optional>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -23,20 +24,21 @@ using torch::autograd::variable_list;
 at::Tensor as_matrix(const at::Tensor& tensor) { return tensor.view({-1, tensor.size(-1)}); }
 
 struct SiluMulLinear : torch::autograd::Function<SiluMulLinear> {
-  // a, b: of a term of low rank; undefined if there is none.
+  // a, b: of a term of low rank.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gate, const at::Tensor& up,
-                            const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b, double scale) {
+                            const at::Tensor& weight, const std::optional<at::Tensor>& a,
+                            const std::optional<at::Tensor>& b, double scale) {
     const at::Tensor activated =
         as_matrix(gate.is_meta() ? at::empty(gate.sizes(), gate.options()) : detail::silu_mul_forward_cuda(gate, up));
     const std::vector<at::Tensor> outputs =
         detail::linears_forward(activated, {weight}, /*biases=*/{}, /*joins=*/false);
     at::Tensor hidden;
-    if (a.defined()) {
-      const detail::LowRankTerms terms = term_of(a, b, scale);
+    if (a) {
+      const detail::LowRankTerms terms = term_of(*a, *b, scale);
       hidden = detail::low_rank_hidden(activated, terms);
       detail::add_low_rank_terms(hidden, terms, outputs);
     }
-    context->save_for_backward({gate, up, weight, hidden, a, b});
+    context->save_for_backward({gate, up, weight, hidden, a.value_or(at::Tensor()), b.value_or(at::Tensor())});
     context->saved_data["scale"] = scale;
     std::vector<std::int64_t> shape = gate.sizes().vec();
     shape.back() = weight.size(0);
@@ -88,7 +90,10 @@ at::Tensor silu_mul_linear(const at::Tensor& gate, const at::Tensor& up, const a
   if (trains_both && terms.size() <= 1 && detail::fits_silu_mul_linear_kernel(gate, up, weight, term.a) &&
       detail::pays_silu_mul_linear_kernel(gate.numel() / gate.size(-1), gate.size(-1))) {
     check_terms(terms, gate, {weight});
-    return SiluMulLinear::apply(gate, up, weight, term.a, term.b, term.scale);
+    const auto given = [&](const at::Tensor& factor) {
+      return terms.empty() ? std::nullopt : std::optional<at::Tensor>(factor);
+    };
+    return SiluMulLinear::apply(gate, up, weight, given(term.a), given(term.b), term.scale);
   }
   return linears(silu_mul(gate, up), {weight}, /*biases=*/{}, terms).front();
 }
