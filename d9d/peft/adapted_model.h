@@ -7,25 +7,34 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "d9d/modules/module.h"
+#include "d9d/peft/adapter_site.h"
 #include "d9d/peft/config.h"
 
 namespace d9d {
 
-struct AdaptedLinear {
-  std::string name;                        // of the module
-  std::vector<std::int64_t> weight_shape;  // of the whole weight: [out, in], of experts [experts, in, out]
-  std::int64_t rank = 0;
-  double scale = 1.0;  // of the adapter's term
+// A weight that an adapter adds to.
+struct AdaptedWeight {
+  std::string stored;               // its name in the model
+  std::string merged;               // that of the sum: another one if the weight is another module's too
+  std::vector<std::int64_t> shape;  // of the whole weight
+};
 
-  [[nodiscard]] bool is_grouped() const { return weight_shape.size() == 3; }
-  // Names of parameters. A [rank, in] and B [out, rank], of experts [experts, in, rank] and [experts, rank, out].
-  [[nodiscard]] std::string weight() const { return name + ".weight"; }
-  [[nodiscard]] std::string a() const { return name + ".lora_A.weight"; }
-  [[nodiscard]] std::string b() const { return name + ".lora_B.weight"; }
+struct AdaptedModule {
+  std::string name;
+  LowRankProduct product = LowRankProduct::kLinear;
+  ParameterRole role = ParameterRole::kUnknown;  // of its weights
+  std::vector<AdaptedWeight> weights;            // several: splits of a vocabulary, in order
+  std::vector<std::string> a, b;                 // names of factors, as of LowRankTerms
+  std::int64_t rank = 0;
+  double scale = 1.0;  // of the term
+
+  [[nodiscard]] bool is_experts() const { return product == LowRankProduct::kExperts; }
+  [[nodiscard]] bool is_vocabulary() const { return role == ParameterRole::kEmbedding || role == ParameterRole::kHead; }
 };
 
 struct TunedParameter {
@@ -35,7 +44,10 @@ struct TunedParameter {
 };
 
 struct AdaptedModel {
-  std::vector<AdaptedLinear> linears;
+  std::vector<AdaptedModule> modules;
+  // Weights that several modules share, as a tied embedding and head do, of which one has an adapter: by the name in
+  // the model, those that the other modules have for it. Merging unties them: each becomes a weight of its own.
+  std::map<std::string, std::vector<std::string>> untied;
   std::vector<TunedParameter> tuned;  // trained parameters that are no part of an adapter
   std::vector<LoraParams> params;     // of each LoRA in the method
 };
@@ -43,7 +55,7 @@ struct AdaptedModel {
 // Local. Injects the method into the model as inject_peft(), and describes the result.
 [[nodiscard]] AdaptedModel adapted_model(const PeftConfig& method, Module& model);
 
-// Local. The linears of a model that have adapters now.
-[[nodiscard]] std::vector<AdaptedLinear> adapted_linears(const Module& model);
+// Local. The adapters that a model has now: `modules` and `untied`.
+[[nodiscard]] AdaptedModel adapters_of(const Module& model);
 
 }  // namespace d9d

@@ -1,5 +1,7 @@
 #include "d9d/peft/adapter_site.h"
 
+#include <set>
+
 #include <ATen/ATen.h>
 
 #include "d9d/blocks/embedding/split_token_embeddings.h"
@@ -11,11 +13,6 @@
 namespace d9d {
 namespace {
 
-at::Tensor wide(const ParameterPtr& weight) {
-  const at::Tensor stored = weight->stored().detach();
-  return stored.to(at::promote_types(stored.scalar_type(), at::kFloat));
-}
-
 template <class L>
 std::vector<ParameterPtr> weights_of(const L& module) {
   if constexpr (requires { module.weights; }) {
@@ -25,28 +22,12 @@ std::vector<ParameterPtr> weights_of(const L& module) {
   }
 }
 
-// B A of each weight, as the weight has it.
 template <class L>
-std::vector<at::Tensor> products_of(const L& module) {
-  return {wide(module.adapter()->b->weight).matmul(wide(module.adapter()->a->weight))};
-}
-std::vector<at::Tensor> products_of(const GroupedLinear& module) {  // [groups, in, out]
-  return {wide(module.adapter()->a->weight).matmul(wide(module.adapter()->b->weight))};
-}
-std::vector<at::Tensor> products_of(const LanguageModellingHead& module) {
-  std::vector<at::Tensor> products;
-  for (const ParameterPtr& b : module.adapter()->b->weights) {
-    products.push_back(wide(b).matmul(wide(module.adapter()->a->weight)));
-  }
-  return products;
-}
-std::vector<at::Tensor> products_of(const SplitTokenEmbeddings& module) {  // A is [rows, r], B [H, r]
-  std::vector<at::Tensor> products;
-  for (const ParameterPtr& a : module.adapter()->a->weights) {
-    products.push_back(wide(a).matmul(wide(module.adapter()->b->weight).t()));
-  }
-  return products;
-}
+constexpr LowRankProduct kProductOf = LowRankProduct::kLinear;
+template <>
+constexpr LowRankProduct kProductOf<GroupedLinear> = LowRankProduct::kExperts;
+template <>
+constexpr LowRankProduct kProductOf<SplitTokenEmbeddings> = LowRankProduct::kTable;
 
 // L: a module, or AdoptedLinear. Handle: a pointer to the first, the second itself.
 template <class L, class Handle>
@@ -72,10 +53,13 @@ class SiteOf final : public AdapterSite {
   }
   [[nodiscard]] bool has_adapter() const override { return get().adapter().has_value(); }
   void add(const LowRankConfig& config) override { get().add_adapter(config); }
-  [[nodiscard]] std::vector<at::Tensor> terms() const override {
-    std::vector<at::Tensor> all = products_of(get());
-    for (at::Tensor& term : all) term = term * get().adapter()->scale;
-    return all;
+  [[nodiscard]] LowRankTerms terms() const override {
+    const auto adapter = get().adapter();
+    return {.product = kProductOf<L>,
+            .weights = weights_of(get()),
+            .a = weights_of(*adapter->a),
+            .b = weights_of(*adapter->b),
+            .scale = adapter->scale};
   }
   [[nodiscard]] std::function<void()> take() override {
     return [module = module_, adapter = get().take_adapter()]() mutable { of(module).put_adapter(adapter); };
@@ -95,7 +79,23 @@ std::unique_ptr<AdapterSite> site_if(Module& module) {
   return found == nullptr ? nullptr : std::make_unique<SiteOf<L, L*>>(found);
 }
 
+using Visit = std::function<void(const std::string& name, const Module& module, const AdapterSite& site)>;
+
+void visit_sites(const Module& module, const std::string& prefix, std::set<const Module*>& seen, const Visit& visit) {
+  for (const auto& [name, child] : module.named_children()) {
+    if (!seen.insert(child.get()).second) continue;
+    if (const auto site = adapter_site(*child)) visit(prefix + name, *child, *site);
+    visit_sites(*child, name.empty() ? prefix : prefix + name + ".", seen, visit);  // stages have no name
+  }
+}
+
 }  // namespace
+
+at::Tensor low_rank_term(LowRankProduct product, const at::Tensor& a, const at::Tensor& b, double scale) {
+  if (product == LowRankProduct::kExperts) return a.matmul(b) * scale;
+  if (product == LowRankProduct::kTable) return a.matmul(b.t()) * scale;
+  return b.matmul(a) * scale;
+}
 
 std::unique_ptr<AdapterSite> adapter_site(Module& module) {
   if (auto site = site_if<Linear>(module)) return site;
@@ -105,6 +105,11 @@ std::unique_ptr<AdapterSite> adapter_site(Module& module) {
   auto* const adopted = dynamic_cast<detail::AdoptedModule*>(&module);
   if (adopted == nullptr || !adopted->is_linear()) return nullptr;
   return std::make_unique<SiteOf<AdoptedLinear, AdoptedLinear>>(AdoptedLinear(*adopted));
+}
+
+void for_each_adapter_site(const Module& model, const Visit& visit) {
+  std::set<const Module*> seen;
+  visit_sites(model, "", seen, visit);
 }
 
 }  // namespace d9d

@@ -1,7 +1,7 @@
 #include "d9d/peft/export_config.h"
 
-#include <algorithm>
 #include <set>
+#include <string>
 
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/model_state/mapper/compose.h"
@@ -14,7 +14,7 @@ ModelExport export_of_adapted(ExportedAdapters format, const AdaptedModel& adapt
                               Dtype dtype, const std::optional<std::string>& base) {
   ModelExport exported = plain;
   if (format == ExportedAdapters::kMerged) {
-    exported.mapper = merged_on_the_way(adapted.linears, plain.mapper, to_scalar_type(dtype));
+    exported.mapper = merged_on_the_way(adapted, plain.mapper, to_scalar_type(dtype));
     return exported;
   }
   PeftExport adapters = peft_export(adapted, plain.mapper, base);
@@ -28,11 +28,13 @@ ModelExport export_of_adapted(ExportedAdapters format, const AdaptedModel& adapt
 }
 
 bool is_merged(const AdaptedModel& adapted, const Module& module) {
-  if (!adapted_linears(module).empty()) return false;
-  std::set<std::string> weights;
-  for (const AdaptedLinear& linear : adapted.linears) weights.insert(linear.weight());
-  const auto parameters = module.named_parameters();
-  return std::ranges::any_of(parameters, [&](const auto& each) { return weights.contains(each.first); });
+  std::set<std::string> names;
+  for (const AdaptedModule& each : adapted.modules) names.insert(each.name);
+  bool is_bare = false;
+  for_each_adapter_site(module, [&](const std::string& name, const Module&, const AdapterSite& site) {
+    is_bare |= names.contains(name) && site.computes() && !site.has_adapter();
+  });
+  return is_bare;
 }
 
 }  // namespace d9d

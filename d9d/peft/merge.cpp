@@ -23,19 +23,24 @@ void set_values(const ParameterPtr& weight, const at::Tensor& values) {
   update_local({weight});
 }
 
+at::Tensor wide(const ParameterPtr& weight) {
+  const at::Tensor stored = weight->stored().detach();
+  return stored.to(at::promote_types(stored.scalar_type(), at::kFloat));
+}
+
 std::function<void()> merge(const std::string& name, AdapterSite& site) {
   const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> terms = site.terms();
+  const LowRankTerms terms = site.terms();
   std::vector<std::pair<ParameterPtr, at::Tensor>> originals;
-  const std::vector<ParameterPtr> bases = site.bases();
   std::vector<at::Tensor> sums;
-  for (std::size_t i = 0; i < terms.size(); ++i) {
-    const at::Tensor weight = bases[i]->stored().detach();
-    originals.emplace_back(bases[i], weight.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
-    sums.push_back(weight.to(terms[i].scalar_type()) + terms[i]);
-    check_merged_fits(name, sums[i], bases[i]->local().scalar_type());
+  for (std::size_t i = 0; i < terms.weights.size(); ++i) {
+    const ParameterPtr& weight = terms.weights[i];
+    originals.emplace_back(weight, weight->stored().detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
+    sums.push_back(wide(weight) +
+                   low_rank_term(terms.product, wide(factor_of(terms.a, i)), wide(factor_of(terms.b, i)), terms.scale));
+    check_merged_fits(name, sums[i], weight->local().scalar_type());
   }
-  for (std::size_t i = 0; i < terms.size(); ++i) set_values(bases[i], sums[i]);
+  for (std::size_t i = 0; i < terms.weights.size(); ++i) set_values(terms.weights[i], sums[i]);
   return [originals, put_back = site.take()] {
     for (const auto& [weight, original] : originals) set_values(weight, original);
     put_back();

@@ -1,5 +1,10 @@
 #include "d9d/peft/merged_on_the_way.h"
 
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
@@ -9,19 +14,33 @@
 namespace d9d {
 namespace {
 
-// to: what the sum will be rounded to, by another mapper; none: it is rounded here, to the dtype of the weight.
-StateMapper merged(const AdaptedLinear& linear, const std::optional<at::ScalarType>& to) {
-  const auto add_term = [name = linear.name, scale = linear.scale, is_grouped = linear.is_grouped(),
-                         to](const std::vector<at::Tensor>& inputs) -> std::vector<at::Tensor> {
+using Tensors = std::vector<at::Tensor>;
+
+// to: what the sums will be rounded to, by another mapper; none: they are rounded here, to the dtype of the weight.
+StateMapper merged(const AdaptedModule& module, const std::optional<at::ScalarType>& to) {
+  std::vector<std::string> sums;
+  for (const AdaptedWeight& weight : module.weights) sums.push_back(weight.merged);
+  const auto add_terms = [name = module.name, product = module.product, scale = module.scale, num_weights = sums.size(),
+                          num_a = module.a.size(), to](const Tensors& inputs) -> Tensors {
     const auto dtype = inputs[0].scalar_type(), wide = at::promote_types(dtype, at::kFloat);
     const auto device = inputs[0].is_meta() ? at::kMeta : at::kCPU;  // so that GPUs change no bit
-    const auto in = [&](const at::Tensor& input) { return input.to(at::TensorOptions(device).dtype(wide)); };
-    const at::Tensor a = in(inputs[1]), b = in(inputs[2]);
-    const at::Tensor sum = in(inputs[0]) + (is_grouped ? a.matmul(b) : b.matmul(a)) * scale;
-    if (!sum.is_meta()) check_merged_fits(name, sum, to.value_or(dtype));
-    return {to ? sum : sum.to(dtype)};
+    Tensors all;
+    for (const at::Tensor& input : inputs) all.push_back(input.to(at::TensorOptions(device).dtype(wide)));
+    const auto first_a = all.begin() + static_cast<std::ptrdiff_t>(num_weights),
+               first_b = first_a + static_cast<std::ptrdiff_t>(num_a);
+    const Tensors a(first_a, first_b), b(first_b, all.end());
+    Tensors made;
+    for (std::size_t i = 0; i < num_weights; ++i) {
+      const at::Tensor sum = all[i] + low_rank_term(product, factor_of(a, i), factor_of(b, i), scale);
+      if (!sum.is_meta()) check_merged_fits(name, sum, to.value_or(dtype));
+      made.push_back(to ? sum : sum.to(dtype));
+    }
+    return made;
   };
-  return mapper::function("merge", {linear.weight(), linear.a(), linear.b()}, {linear.weight()}, add_term);
+  std::vector<std::string> inputs = sums;
+  inputs.insert(inputs.end(), module.a.begin(), module.a.end());
+  inputs.insert(inputs.end(), module.b.begin(), module.b.end());
+  return mapper::function("merge", inputs, sums, add_terms);
 }
 
 }  // namespace
@@ -31,11 +50,25 @@ void check_merged_fits(const std::string& name, const at::Tensor& sum, at::Scala
             name, "' to fit into ", dtype, ", got larger ones. Merge in bfloat16 or float32.");
 }
 
-StateMapper merged_on_the_way(const std::vector<AdaptedLinear>& linears, const StateMapper& exported,
+StateMapper merged_on_the_way(const AdaptedModel& adapted, const StateMapper& exported,
                               const std::optional<at::ScalarType>& dtype) {
-  std::vector<StateMapper> merges;
-  for (const AdaptedLinear& linear : linears) merges.push_back(merged(linear, dtype));
-  const StateMapper all = mapper::sequential({mapper::parallel(std::move(merges)), exported});
+  const std::set<std::string> wanted = exported.inputs();
+  std::vector<StateMapper> copies, merges;
+  for (const auto& [stored, others] : adapted.untied) {
+    std::vector<std::string> names = others;
+    names.push_back(stored);
+    copies.push_back(mapper::copy(stored, names));
+  }
+  for (const AdaptedModule& module : adapted.modules) {
+    merges.push_back(merged(module, dtype));
+    for (const AdaptedWeight& weight : module.weights) {
+      D9D_CHECK(wanted.contains(weight.merged), ConfigError, "[peft] expected an export with '", weight.merged,
+                "', into which the adapter of '", module.name,
+                "' is merged, got one that leaves it out. Export it, or narrow module_name_pattern.");
+    }
+  }
+  const StateMapper all =
+      mapper::sequential({mapper::parallel(std::move(copies)), mapper::parallel(std::move(merges)), exported});
   return dtype ? mapper::in_dtype(all, *dtype) : all;
 }
 

@@ -6,7 +6,6 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
@@ -18,8 +17,9 @@ namespace d9d {
 
 // The mapper `exported`, of the model without adapters, for the model with them: W + scale * B A in place of each W,
 // computed in float32 (float64 for a weight in float64) and rounded once. dtype: of all floating-point outputs; none:
-// each keeps its own. Reading a sum that overflows throws ConfigError.
-[[nodiscard]] StateMapper merged_on_the_way(const std::vector<AdaptedLinear>& linears, const StateMapper& exported,
+// each keeps its own. `exported` is of an untied model if AdaptedModel::untied is not empty. Throws ConfigError, naming
+// the weight, for a sum that it does not export; reading a sum that overflows throws ConfigError.
+[[nodiscard]] StateMapper merged_on_the_way(const AdaptedModel& adapted, const StateMapper& exported,
                                             const std::optional<at::ScalarType>& dtype = {});
 
 // Throws ConfigError if the sum, which is in a wide dtype, has finite values that are not finite in dtype. name: in the

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -19,21 +20,25 @@ constexpr const char* kMerged = " Export merged weights.";
 
 std::string leaf_of(const std::string& module) { return module.substr(module.rfind('.') + 1); }
 
-// Names for peft_name() of each of the modules.
-Names names_in(const Names& modules, const std::string& part) {
-  Names names;
-  for (const std::string& module : modules) names.push_back(peft_name(module, part));
-  return names;
+// The factor of all weights under one name.
+StateMapper joined(const Names& factors, const std::string& name) {
+  return factors.size() == 1 ? mapper::rename(factors[0], name) : mapper::concatenate(factors, name, 0);
 }
 
 // One adapter for each of the modules, [out, in] there.
-StateMapper mapper_of(const AdaptedLinear& linear, const Names& modules) {
+StateMapper mapper_of(const AdaptedModule& adapted, const Names& modules) {
   std::vector<StateMapper> mappers;
-  for (const auto& [tensor, part] : {std::pair{linear.a(), "lora_A"}, std::pair{linear.b(), "lora_B"}}) {
-    const Names names = names_in(modules, part);
-    mappers.push_back(linear.is_grouped()
-                          ? mapper::sequential({mapper::transpose(tensor, 1, 2), mapper::unstack(tensor, names, 0)})
-                          : mapper::rename(tensor, names[0]));
+  for (const auto& [factors, part] : {std::pair{adapted.a, "lora_A"}, std::pair{adapted.b, "lora_B"}}) {
+    Names names;
+    for (const std::string& module : modules) names.push_back(peft_name(module, part, adapted.product));
+    if (adapted.is_experts()) {
+      mappers.push_back(
+          mapper::sequential({mapper::transpose(factors[0], 1, 2), mapper::unstack(factors[0], names, 0)}));
+    } else if (adapted.product == LowRankProduct::kTable && factors == adapted.a) {
+      mappers.push_back(mapper::sequential({joined(factors, names[0]), mapper::transpose(names[0], 0, 1)}));
+    } else {
+      mappers.push_back(joined(factors, names[0]));
+    }
   }
   return mapper::parallel(std::move(mappers));
 }
@@ -90,6 +95,19 @@ Names warnings_of_experts(const std::set<std::string>& dense, const std::set<std
   return warnings;
 }
 
+// What readers do not take of an adapter of an embedding or head.
+Names warnings_of_vocabulary(const AdaptedModel& adapted, const std::set<std::string>& modules) {
+  Names warnings;
+  if (modules.empty()) return warnings;
+  warnings.push_back(cat("vLLM takes adapters of ", *modules.begin(),
+                         " for some architectures and versions alone. Export merged weights for others"));
+  if (!adapted.untied.empty()) {
+    warnings.push_back(cat("merge_and_unload() of peft adds the adapter of ", *modules.begin(),
+                           ", whose weight is tied, to embedding and head. Export merged weights instead"));
+  }
+  return warnings;
+}
+
 // Modules that peft is to load whole, each with all of its parameters.
 class WholeModules {
  public:
@@ -122,20 +140,21 @@ bool can_be_saved_whole(const TunedParameter& parameter) {
 
 PeftExport peft_export(const AdaptedModel& adapted, const StateMapper& exported,
                        const std::optional<std::string>& base) {
-  D9D_CHECK(!adapted.linears.empty(), ConfigError,
+  D9D_CHECK(!adapted.modules.empty(), ConfigError,
             "[peft] expected adapters to export for Hugging Face peft, got a model without them.", kMerged);
   const LoraParams params = params_of(adapted);
   const PublishedNames names(exported);
   const WholeModules whole(adapted, names);
   std::vector<StateMapper> mappers = whole.mappers();
-  std::set<std::string> dense, experts;
-  for (const AdaptedLinear& linear : adapted.linears) {
-    const Names modules = names.modules_of(linear);
-    mappers.push_back(mapper_of(linear, modules));
-    (linear.is_grouped() ? experts : dense).insert(modules.begin(), modules.end());
+  std::set<std::string> dense, experts, vocabulary;
+  for (const AdaptedModule& each : adapted.modules) {
+    const Names modules = names.modules_of(each);
+    mappers.push_back(mapper_of(each, modules));
+    (each.is_experts() ? experts : dense).insert(modules.begin(), modules.end());
+    if (each.is_vocabulary()) vocabulary.insert(modules[0]);
     D9D_CHECK(!whole.modules().contains(modules[0]), ConfigError,
               "[peft] expected an adapter or full_tune for each module to export for Hugging Face peft, got both for '",
-              linear.name, "'.", kMerged);
+              each.name, "'.", kMerged);
   }
   std::set<std::string> targets = dense;
   targets.insert(experts.begin(), experts.end());
@@ -151,6 +170,7 @@ PeftExport peft_export(const AdaptedModel& adapted, const StateMapper& exported,
                            {"inference_mode", true}};
   set_scale(params, !experts.empty(), config);
   Names warnings = warnings_of_experts(dense, experts);
+  std::ranges::move(warnings_of_vocabulary(adapted, vocabulary), std::back_inserter(warnings));
   if (!whole.modules().empty()) {
     config["modules_to_save"] = whole.modules();
     warnings.push_back(cat("vLLM refuses adapters with modules_to_save, here ", *whole.modules().begin(),

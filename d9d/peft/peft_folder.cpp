@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <system_error>
 #include <type_traits>
 #include <utility>
@@ -32,6 +33,7 @@ using Names = std::vector<std::string>;
 using Tensors = std::vector<at::Tensor>;
 using Patterns = std::vector<std::pair<std::string, double>>;
 
+constexpr std::string_view kBase = ".base_layer.weight";
 constexpr double kScaleTolerance = 1e-12;  // of a product and a division in float64
 
 json read_config(const fs::path& path) {
@@ -143,13 +145,15 @@ Tensors split_gate_and_up(const Tensors& joined, std::int64_t num_experts, std::
   return {features[0], gate[0], features[1], up[1]};
 }
 
+std::int64_t num_experts_of(const AdaptedModule& experts) { return experts.weights[0].shape[0]; }
+
 class Reader {
  public:
   Reader(const StateMapper& exported, const PeftFolder& folder)
       : names_(exported), folder_(folder), present_(folder.tensors().names.begin(), folder.tensors().names.end()) {}
 
   StateMapper operator()(const AdaptedModel& model) {
-    for (const AdaptedLinear& linear : model.linears) add(linear);
+    for (const AdaptedModule& module : model.modules) add(module);
     for (const auto& [place, joined] : joined_) add_joined(place, joined);
     for (const TunedParameter& parameter : model.tuned) add_tuned(parameter);
     check_all();
@@ -158,25 +162,39 @@ class Reader {
 
  private:
   struct Joined {
-    std::map<std::string, AdaptedLinear> linears;  // by gate_proj, up_proj, down_proj
+    std::map<std::string, AdaptedModule> linears;  // by gate_proj, up_proj, down_proj
   };
 
-  void add(const AdaptedLinear& linear) {
-    const Names modules = names_.modules_of(linear);
-    if (linear.is_grouped() && !present_.contains(peft_name(modules[0], "lora_A"))) {
+  void add(const AdaptedModule& adapted) {
+    const Names modules = names_.modules_of(adapted);
+    if (adapted.is_experts() && !present_.contains(peft_name(modules[0], "lora_A"))) {
       const std::size_t leaf = modules[0].rfind('.'), expert = modules[0].rfind('.', leaf - 1);
-      joined_[modules[0].substr(0, expert)].linears.emplace(modules[0].substr(leaf + 1), linear);
+      joined_[modules[0].substr(0, expert)].linears.emplace(modules[0].substr(leaf + 1), adapted);
       return;
     }
-    for (const std::string& module : modules) check_params(linear, linear.rank, module);
-    for (const auto& [tensor, part] : {std::pair{linear.a(), "lora_A"}, std::pair{linear.b(), "lora_B"}}) {
+    for (const std::string& module : modules) check_params(adapted, adapted.rank, module);
+    for (const auto& [factors, part] : {std::pair{adapted.a, "lora_A"}, std::pair{adapted.b, "lora_B"}}) {
       Names sources;
-      for (const std::string& module : modules) sources.push_back(peft_name(module, part));
+      for (const std::string& module : modules) sources.push_back(peft_name(module, part, adapted.product));
       take(sources);
-      mappers_.push_back(linear.is_grouped()
-                             ? mapper::sequential({mapper::stack(sources, tensor, 0), mapper::transpose(tensor, 1, 2)})
-                             : mapper::rename(sources[0], tensor));
+      if (adapted.is_experts()) {
+        mappers_.push_back(
+            mapper::sequential({mapper::stack(sources, factors[0], 0), mapper::transpose(factors[0], 1, 2)}));
+      } else if (adapted.product == LowRankProduct::kTable && factors == adapted.a) {
+        mappers_.push_back(
+            mapper::sequential({mapper::transpose(sources[0], 0, 1), split_rows(sources[0], factors, adapted)}));
+      } else {
+        mappers_.push_back(split_rows(sources[0], factors, adapted));
+      }
     }
+  }
+
+  // A factor for all weights as one for each, if the adapter has it so.
+  static StateMapper split_rows(const std::string& source, const Names& factors, const AdaptedModule& adapted) {
+    if (factors.size() == 1) return mapper::rename(source, factors[0]);
+    std::vector<std::pair<std::string, std::int64_t>> rows;
+    for (std::size_t i = 0; i < factors.size(); ++i) rows.emplace_back(factors[i], adapted.weights[i].shape[0]);
+    return mapper::split(source, rows, 0);
   }
 
   // experts: the name of the module that has gate_up_proj and down_proj as parameters.
@@ -185,15 +203,15 @@ class Reader {
     const bool has_both = present_.contains(peft_name(inner, "lora_A"));
     const auto& linears = joined.linears;
     const auto find = [&](const char* leaf) { return linears.contains(leaf) ? &linears.at(leaf) : nullptr; };
-    const AdaptedLinear *const gate = find("gate_proj"), *const up = find("up_proj"), *const down = find("down_proj");
+    const AdaptedModule *const gate = find("gate_proj"), *const up = find("up_proj"), *const down = find("down_proj");
     const bool has_gate_up = has_both || folder_.targets_parameter("gate_up_proj");
     if (has_gate_up && gate != nullptr && up != nullptr) {
       const Names sources = parts_of(has_both ? inner : experts);
-      const std::int64_t num_experts = gate->weight_shape[0], rank = gate->rank;
+      const std::int64_t num_experts = num_experts_of(*gate), rank = gate->rank;
       check_params(*gate, std::nullopt, experts + ".gate_up_proj");
       check_params(*up, std::nullopt, experts + ".gate_up_proj");
       mappers_.push_back(
-          mapper::function("split", sources, {gate->a(), gate->b(), up->a(), up->b()},
+          mapper::function("split", sources, {gate->a[0], gate->b[0], up->a[0], up->b[0]},
                            [=](const Tensors& tensors) { return split_gate_and_up(tensors, num_experts, rank); }));
     } else if (gate != nullptr || up != nullptr) {
       missing_.insert(peft_name(experts + ".0." + (gate != nullptr ? "gate_proj" : "up_proj"), "lora_A"));
@@ -201,8 +219,8 @@ class Reader {
     if (down != nullptr && (has_both || !has_gate_up)) {
       check_params(*down, down->rank, experts + ".down_proj");
       mappers_.push_back(mapper::function(
-          "split", parts_of(experts), {down->a(), down->b()},
-          [num_experts = down->weight_shape[0]](const Tensors& tensors) { return split_one(tensors, num_experts); }));
+          "split", parts_of(experts), {down->a[0], down->b[0]},
+          [num_experts = num_experts_of(*down)](const Tensors& tensors) { return split_one(tensors, num_experts); }));
     } else if (down != nullptr) {
       missing_.insert(peft_name(experts + ".0.down_proj", "lora_A"));
     }
@@ -227,18 +245,18 @@ class Reader {
   }
 
   // rank: none where adapters of several linears are joined.
-  void check_params(const AdaptedLinear& linear, std::optional<std::int64_t> rank, const std::string& module) const {
+  void check_params(const AdaptedModule& adapted, std::optional<std::int64_t> rank, const std::string& module) const {
     const LoraParams params = folder_.params_of(module);
-    const bool is_same_scale = std::abs(params.scale() - linear.scale) <= kScaleTolerance * linear.scale;
+    const bool is_same_scale = std::abs(params.scale() - adapted.scale) <= kScaleTolerance * adapted.scale;
     D9D_CHECK((!rank || params.r == *rank) && is_same_scale, ConfigError, "[peft] expected the adapter of '",
-              linear.name, "' to have rank ", linear.rank, " and scale ", linear.scale,
+              adapted.name, "' to have rank ", adapted.rank, " and scale ", adapted.scale,
               " as model_provider.adapters says, got rank ", params.r, " and scale ", params.scale(), " in '",
               folder_.path(), "', where alpha is ", params.alpha, ". Write r, alpha and use_rslora as they are there.");
   }
 
   void check_all() const {
     D9D_CHECK(missing_.empty(), ConfigError, "[peft] expected '", folder_.path(),
-              "' to have an adapter for each linear that model_provider.adapters matches, got ", missing_.size(),
+              "' to have an adapter for each module that model_provider.adapters matches, got ", missing_.size(),
               " tensors missing, the first '", *missing_.begin(), "'. Narrow module_name_pattern.");
     const auto unused = std::ranges::find_if(present_, [&](const std::string& name) { return !used_.contains(name); });
     D9D_CHECK(unused == present_.end(), ConfigError,
@@ -274,7 +292,9 @@ PeftFolder::PeftFolder(const fs::path& path) : path_(path.string()) {
             "', got no such file. Write them as safetensors: in Python, model.save_pretrained(FOLDER).");
   const SafetensorsFile opened(weights);
   std::map<std::string, at::Tensor> tensors;
-  for (const auto& [name, entry] : opened.entries()) tensors.emplace(name, opened.tensor(name));
+  for (const auto& [name, entry] : opened.entries()) {
+    if (!name.ends_with(kBase)) tensors.emplace(name, opened.tensor(name));
+  }
   tensors_ = tensors_of(std::move(tensors));
 }
 

@@ -104,7 +104,9 @@ Tensors LoadedModel::gradients() const {
 Tensors LoadedModel::parameters() const { return to_huggingface(module().state_dict()); }
 
 StateMapper LoadedModel::to_huggingface_mapper() const {
-  return oracle_.architecture->family.to_huggingface(config_, oracle_.task->head);
+  nlohmann::json config = config_;
+  if (!adapted_.untied.empty()) config["tie_word_embeddings"] = false;
+  return oracle_.architecture->family.to_huggingface(config, oracle_.task->head);
 }
 
 void LoadedModel::export_to(const fs::path& folder) const {

@@ -61,7 +61,7 @@ class LoadedModel {
   [[nodiscard]] Tensors gradients() const;
   [[nodiscard]] Tensors parameters() const;
 
-  // Of the model without adapters; and what has adapters in it.
+  // Of the model without adapters, untied if they untie it; and what has adapters in it.
   [[nodiscard]] StateMapper to_huggingface_mapper() const;
   [[nodiscard]] const AdaptedModel& adapted() const { return adapted_; }
 

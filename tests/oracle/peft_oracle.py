@@ -59,7 +59,7 @@ def in_our_names(tensors, num_experts):
             result[VOCABULARY[name]] = tensor.T if "embedding_A" in name else tensor
             continue
         if ".experts." not in name:
-            result[name] = tensor
+            result[name.replace(".mlp.gate.", ".mlp.router.gate.")] = tensor
             continue
         is_a = "lora_A" in name
         tensor = (expert_a if is_a else expert_b)(tensor, num_experts)
@@ -97,7 +97,7 @@ def with_norm(folder, inputs):
 def write_case(folder, **options):
     inputs = load_file(folder / "expected.safetensors")
     base = oracle.load(folder, "causal_lm", torch.float64)
-    model = get_peft_model(base, LoraConfig(r=4, lora_alpha=6.0, target_modules=r".*_proj|.*embed_tokens|lm_head", **options))
+    model = get_peft_model(base, LoraConfig(r=4, lora_alpha=6.0, target_modules=r".*_proj|.*mlp\.gate|.*embed_tokens|lm_head", **options))
     torch.manual_seed(13)
     adapters = {name: parameter for name, parameter in model.named_parameters() if "lora_" in name}
     assert all(parameter.requires_grad == (name in adapters) for name, parameter in model.named_parameters())

@@ -11,11 +11,14 @@
 #include "d9d/blocks/embedding/split_token_embeddings.h"
 #include "d9d/blocks/head/language_modelling_head.h"
 #include "d9d/blocks/moe/router.h"
+#include "d9d/model_state/mapped_sources.h"
+#include "d9d/model_state/mapper/compose.h"
 #include "d9d/models/decoder/decoder_with_head.h"
 #include "d9d/modules/adopt.h"
 #include "d9d/peft/adopted_linear.h"
 #include "d9d/peft/inject.h"
 #include "d9d/peft/merge.h"
+#include "d9d/peft/merged_on_the_way.h"
 
 #include "tests/peft/toy_model.h"
 #include "tests/support/tiny_blocks.h"
@@ -166,6 +169,26 @@ TEST(EverySite, Is_merged_and_unmerged_bit_for_bit) {
   EXPECT_TRUE(at::equal(model(kIds), expected));
 }
 
+// plain: a model of the same modules without adapters, which gets what an export of the model with merged ones has.
+void load_merged(Module& plain, const Module& model) {
+  const StateMapper mapper = merged_on_the_way(adapters_of(model), mapper::identities_of_module(plain));
+  std::map<std::string, at::Tensor> exported;
+  for (const TensorSource& source : mapped_sources(mapper, tensors_of(model.state_dict()))) {
+    exported.emplace(source.name, source.read().clone());
+  }
+  for (const auto& [name, parameter] : plain.named_parameters()) parameter->copy_from(exported.at(name));
+}
+
+TEST(EverySite, Is_merged_on_the_way_as_in_memory) {
+  const auto model = adapted_model();
+  const auto plain = make_module<Model>();
+  test::fill(*plain);
+  load_merged(*plain, *model);
+  (void)merge_peft(*model);
+  const auto merged = model->state_dict();
+  for (const auto& [name, tensor] : plain->state_dict()) EXPECT_TRUE(at::equal(tensor, merged.at(name))) << name;
+}
+
 TEST(EverySite, Drops_what_A_of_a_head_or_an_adopted_linear_reads_but_nothing_of_an_embedding) {
   for (const char* const name : {"head", "adopted", "embed"}) {
     const auto model = make_module<Model>();
@@ -190,6 +213,28 @@ TEST(TiedHead, Has_an_adapter_of_its_own_that_merging_refuses) {
     const auto before = copies_of(*model);
     EXPECT_THAT([&] { (void)merge_peft(*model); }, ThrowsMessage<ConfigError>(HasSubstr("are tied")));
     for (const auto& [key, tensor] : copies_of(*model)) EXPECT_TRUE(at::equal(tensor, before.at(key))) << key;
+  }
+}
+
+TEST(TiedHead, Is_untied_where_adapters_are_merged_on_the_way) {
+  Qwen3DenseParameters parameters = test::tiny_dense();
+  const at::Tensor ids = at::tensor({0, 7, 21, 22}, at::kLong).view({1, 4});  // of both splits
+  const auto output = [&](const ModulePtr<DecoderForCausalLM>& model) {
+    const auto shared = DecoderForCausalLM::Shared{{at::arange(4).view({1, 4})}, {ids}};
+    return std::get<DecoderOutput<LanguageModellingHead>>(model(SequenceInput{ids}, shared)).head.cross_entropy;
+  };
+  for (const char* const names : {"head", "model\\.embed_tokens", "head|model\\.embed_tokens", ".*q_proj"}) {
+    parameters.tie_word_embeddings = true;
+    const auto model = make_decoder_for_causal_lm(test::make_backbone(parameters));
+    (void)inject_peft(LoraConfig{.module_name_pattern = names, .params = {.r = 2, .alpha = 3.0}}, *model);
+    test::fill(*model);
+    const bool is_untied = std::string(names) != ".*q_proj";
+    EXPECT_EQ(adapters_of(*model).untied.size(), is_untied ? 2 : 0);
+    parameters.tie_word_embeddings = !is_untied;
+    const auto plain = make_decoder_for_causal_lm(test::make_backbone(parameters));
+    test::fill(*plain);
+    load_merged(*plain, *model);
+    EXPECT_TRUE(at::allclose(output(plain), output(model), 1e-12, 1e-12)) << names;
   }
 }
 

@@ -15,6 +15,8 @@ namespace d9d::merged_on_the_way_test {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 ModulePtr<test::ToyModel> adapted_model(at::ScalarType dtype) {
   auto model = make_module<test::ToyModel>();
@@ -26,7 +28,7 @@ ModulePtr<test::ToyModel> adapted_model(at::ScalarType dtype) {
 std::map<std::string, at::Tensor> exported(const test::ToyModel& model, const StateMapper& plain,
                                            const std::optional<at::ScalarType>& dtype = {}) {
   std::map<std::string, at::Tensor> tensors;
-  const StateMapper mapper = merged_on_the_way(adapted_linears(model), plain, dtype);
+  const StateMapper mapper = merged_on_the_way(adapters_of(model), plain, dtype);
   for (const TensorSource& source : mapped_sources(mapper, tensors_of(model.state_dict()))) {
     tensors.emplace(source.name, source.read().clone());
   }
@@ -35,16 +37,18 @@ std::map<std::string, at::Tensor> exported(const test::ToyModel& model, const St
 
 const StateMapper kOwnNames = mapper::identities_of_module(*make_module<test::ToyModel>());
 
-TEST(AdaptedLinears, Are_described) {
+TEST(AdaptersOf, Describes_them) {
   const auto model = adapted_model(at::kFloat);
-  const std::vector<AdaptedLinear> linears = adapted_linears(*model);
-  ASSERT_EQ(linears.size(), 2);
-  EXPECT_EQ(linears[0].name, "proj");
-  EXPECT_THAT(linears[0].weight_shape, ElementsAre(20, 10));
-  EXPECT_EQ(linears[0].rank, 2);
-  EXPECT_EQ(linears[0].scale, 1.5);
-  EXPECT_THAT(linears[1].weight_shape, ElementsAre(3, 6, 5));
-  EXPECT_EQ(linears[1].rank, 2);
+  const std::vector<AdaptedModule> modules = adapters_of(*model).modules;
+  ASSERT_EQ(modules.size(), 2);
+  EXPECT_EQ(modules[0].name, "proj");
+  EXPECT_EQ(modules[0].weights.at(0).stored, "proj.weight");
+  EXPECT_THAT(modules[0].weights.at(0).shape, ElementsAre(20, 10));
+  EXPECT_THAT(modules[0].a, ElementsAre("proj.lora_A.weight"));
+  EXPECT_EQ(modules[0].rank, 2);
+  EXPECT_EQ(modules[0].scale, 1.5);
+  EXPECT_THAT(modules[1].weights.at(0).shape, ElementsAre(3, 6, 5));
+  EXPECT_EQ(modules[1].rank, 2);
 }
 
 TEST(MergedOnTheWay, Makes_the_tensors_of_a_model_merged_in_memory) {
@@ -64,6 +68,15 @@ TEST(MergedOnTheWay, Leaves_the_model_as_it_is) {
   EXPECT_FALSE(at::equal(exported(*model, kOwnNames).at("proj.weight"), before));
   EXPECT_TRUE(at::equal(model->proj->weight->local(), before));
   EXPECT_TRUE(model->proj->adapter().has_value());
+}
+
+TEST(MergedOnTheWay, Refuses_an_export_without_the_weight_that_it_adds_to) {
+  const auto model = adapted_model(at::kFloat);
+  EXPECT_THAT(
+      [&] {
+        (void)exported(*model, mapper::identities({"norm.weight", "proj.weight"}));
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("an export with 'experts.weight'")));
 }
 
 TEST(MergedOnTheWay, Rounds_once_to_the_dtype_of_the_export) {

@@ -13,17 +13,25 @@ from safetensors.torch import load_file
 
 SCALE = 2.0
 ADAPTERS = {"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 2, "alpha": 2 * SCALE, "dropout": 0.0}}
+EVERYTHING = {**ADAPTERS, "module_name_pattern": ".*_proj|.*router\\.gate|.*embed_tokens|head"}
 WEIGHTS = ("model.safetensors", "adapter_model.safetensors", "adapter_config.json")
 FP32 = {"rtol": 1e-5, "atol": 1e-5}  # sums of 48 products in another order, through one layer
 LAYOUTS = {
     "dense": (["mesh.data_parallel_shard=2"], ["mesh.tensor_parallel=2"], ["mesh.pipeline_parallel=2"],
               ["mesh.data_parallel_shard=2", "mesh.tensor_parallel=2"]),
+    "tied": (["mesh.data_parallel_shard=2"], ["mesh.tensor_parallel=2"], ["mesh.pipeline_parallel=2"]),
     "moe": (["mesh.data_parallel_shard=2", "mesh.expert_parallel=2"], ["mesh.pipeline_parallel=2"],
             ["mesh.pipeline_parallel=2", "mesh.data_parallel_shard=2", "mesh.expert_parallel=2"]),
 }
 
 
 class Adapters(ProgramTest):
+    def job(self, model="dense"):
+        """model: one of LAYOUTS. The head of the tied one is dense's embedding."""
+        job = super().job("moe" if model == "moe" else "dense")
+        job.config["model_provider"]["model"]["tie_word_embeddings"] = model == "tied"
+        return job
+
     def adapted(self, model="dense", adapters=ADAPTERS):
         """A job of two layers that trains adapters and saves its last step."""
         job = self.job(model)
@@ -48,9 +56,9 @@ class Adapters(ProgramTest):
     def content(self, folder):
         return {name: (folder / name).read_bytes() for name in WEIGHTS if (folder / name).exists()}
 
-    def unchanged(self, job, source, *arguments):
+    def unchanged(self, model, source, *arguments):
         """What a job that begins with these weights and does not change them exports."""
-        again = self.adapted("moe" if "moe" in job.program.name else "dense")
+        again = self.adapted(model, EVERYTHING)
         again.config["optimizer"]["lr"] = 0.0
         again.config["optimizer"]["weight_decay"] = 0.0
         again.config["trainer"]["schedule"]["total_steps"] = 2
@@ -60,7 +68,7 @@ class Adapters(ProgramTest):
 
     def test_every_layout_writes_the_bytes_that_its_checkpoint_gives(self):
         for model, layouts in LAYOUTS.items():
-            job = self.adapted(model)
+            job = self.adapted(model, EVERYTHING)
             self.run_job(job)
             for adapters in ("merged", "peft"):
                 expected = job.folder / adapters
@@ -68,22 +76,25 @@ class Adapters(ProgramTest):
                 self.assertEqual(len(self.content(expected)), {"merged": 1, "peft": 2}[adapters])
                 for layout in ([], *layouts):
                     with self.subTest(model=model, adapters=adapters, layout=layout):
-                        exported, _ = self.unchanged(job, {"source_checkpoint": str(job.saves)}, *layout,
+                        exported, _ = self.unchanged(model, {"source_checkpoint": str(job.saves)}, *layout,
                                                      f"model_provider.export.adapters={adapters}")
                         self.assertEqual(self.content(exported), self.content(expected))
 
     def assert_merged(self, merged, base, adapters):
-        """The dense weights are those of the base and the product of the adapters."""
+        """The dense weights are those of the base and the product of the adapters, those of a tied base its embedding's."""
         weights, original = load_file(merged / "model.safetensors"), load_file(base / "model.safetensors")
         tensors = load_file(adapters / "adapter_model.safetensors")
+        original.setdefault("lm_head.weight", original["model.embed_tokens.weight"])
         self.assertEqual(weights.keys(), original.keys())
-        num_adapted = 0
         for name, weight in weights.items():
-            a, b = (tensors.get(f"base_model.model.{name.removesuffix('.weight')}.lora_{part}.weight") for part in "AB")
-            expected = original[name] if a is None else original[name] + SCALE * (b @ a)
+            module = f"base_model.model.{name.removesuffix('.weight')}"
+            expected = original[name].clone()
+            if f"{module}.lora_A.weight" in tensors:
+                expected += SCALE * (tensors.pop(f"{module}.lora_B.weight") @ tensors.pop(f"{module}.lora_A.weight"))
+            if f"{module}.lora_embedding_A" in tensors:
+                expected += SCALE * (tensors.pop(f"{module}.lora_embedding_B") @ tensors.pop(f"{module}.lora_embedding_A")).T
             torch.testing.assert_close(weight, expected, rtol=1e-6, atol=1e-7)
-            num_adapted += a is not None
-        self.assertEqual(2 * num_adapted, len(tensors))
+        self.assertFalse(tensors)
 
     def base(self, model):
         """The export of a job without adapters, which a job with them begins with."""
@@ -93,17 +104,17 @@ class Adapters(ProgramTest):
         return job.export
 
     def test_transformers_and_peft_load_what_a_fine_tune_of_an_export_writes(self):
-        for model in ("dense", "moe"):
+        for model in LAYOUTS:
             with self.subTest(model):
                 base = self.base(model)
-                job = self.adapted(model)
+                job = self.adapted(model, EVERYTHING)
                 job.config["trainer"]["model_stage_factory"] = {"source_checkpoint": str(base),
                                                                 "checkpoint_only_trainable_parameters": True}
                 self.run_job(job)
                 adapters = job.folder / "adapters"
                 self.convert(job.saves, adapters, "--adapters", "peft")  # from adapters alone
                 self.assertIn("frozen weights", self.convert(job.saves, job.folder / "merged", code=2))
-                if model == "dense":
+                if model != "moe":
                     self.assert_merged(job.export, base, adapters)
                 config = json.loads((adapters / "adapter_config.json").read_text())
                 self.assertEqual(config["base_model_name_or_path"], str(base))
@@ -116,7 +127,7 @@ class Adapters(ProgramTest):
                 torch.testing.assert_close(adapted, merged, **FP32)
                 self.assertGreater((plain - merged).abs().max().item(), 1e-3)
                 for layout in ([], LAYOUTS[model][-1]):  # training goes on from the adapters
-                    exported, _ = self.unchanged(job, {"source_checkpoint": str(base), "source_adapters": str(adapters)},
+                    exported, _ = self.unchanged(model, {"source_checkpoint": str(base), "source_adapters": str(adapters)},
                                                  *layout)
                     self.assertEqual(self.content(exported), self.content(job.export))
 

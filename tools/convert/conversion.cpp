@@ -104,9 +104,10 @@ void check_goes_with_peft(const Options& options) {
 }
 
 void check_has_frozen(const Options& options, const Source& source) {
-  for (const AdaptedLinear& linear : source.adapted->linears) {
-    D9D_CHECK(source.tensors.find(linear.weight()), UsageError, "[convert] expected frozen weights in '",
-              options.source.string(), "' to merge adapters into, got none for ", linear.weight(),
+  for (const AdaptedModule& module : source.adapted->modules) {
+    const std::string& weight = module.weights[0].stored;
+    D9D_CHECK(source.tensors.find(weight), UsageError, "[convert] expected frozen weights in '",
+              options.source.string(), "' to merge adapters into, got none for ", weight,
               ": its job saves what it trains alone. Write --adapters peft, or let the job export.");
   }
 }

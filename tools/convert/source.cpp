@@ -58,16 +58,19 @@ void describe(const ModelFamily<Parameters>& family, const nlohmann::ordered_jso
   if (!options.dtype) {
     options.dtype = exported.dtype ? *exported.dtype : parse_record<Dtype>(hparams.at("dtype"), path / "dtype");
   }
-  const nlohmann::json config = family.huggingface_config(sizes, CausalLMHeadConfig{}, *options.dtype);
+  auto published = sizes;
+  const auto adapters = hparams.value("adapters", nlohmann::ordered_json());
+  if (!adapters.is_null() && *options.to != Naming::kD9d) {
+    if (!options.adapters) options.adapters = exported.adapters;
+    source.adapted = adapted_model(parse_record<PeftConfig>(adapters, path / "adapters"),
+                                   *make_decoder_for_causal_lm(family.build(sizes, {}), {}));
+    if (!source.adapted->untied.empty()) published.tie_word_embeddings = false;
+    source.published = family.to_huggingface(published, CausalLMHeadConfig{}, ExpertsFormat::kModuleList);
+  }
+  const nlohmann::json config = family.huggingface_config(published, CausalLMHeadConfig{}, *options.dtype);
   source.head = CausalLMHeadConfig{};
   source.read_config = [config] { return config; };
   source.files["config.json"] = config.dump(2) + "\n";
-  const auto adapters = hparams.value("adapters", nlohmann::ordered_json());
-  if (adapters.is_null() || *options.to == Naming::kD9d) return;
-  if (!options.adapters) options.adapters = exported.adapters;
-  source.published = family.to_huggingface(sizes, CausalLMHeadConfig{}, ExpertsFormat::kModuleList);
-  source.adapted = adapted_model(parse_record<PeftConfig>(adapters, path / "adapters"),
-                                 *make_decoder_for_causal_lm(family.build(sizes, {}), {}));
 }
 
 // The tensors of a model with the averages of its weights, in the model's dtypes.

@@ -69,13 +69,12 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
         config(provider_config),
         sizes(std::move(resolved_sizes)),
         exported_dtype(config.exported.dtype.value_or(config.dtype)),
-        plain_{.mapper = family.to_huggingface(sizes, kHead, ExpertsFormat::kModuleList), .files = std::move(files)} {
-    plain_.files["config.json"] = family.huggingface_config(sizes, kHead, exported_dtype).dump(2) + "\n";
-    D9D_CHECK(config.adapters || config.exported.adapters == ExportedAdapters::kMerged, ConfigError,
+        adapted_(config.adapters ? std::optional(adapted_model(*config.adapters, *whole_model())) : std::nullopt),
+        plain_(plain_export(std::move(files))) {
+    D9D_CHECK(adapted_ || config.exported.adapters == ExportedAdapters::kMerged, ConfigError,
               "[loop::language_model] expected model_provider.adapters with model_provider.export.adapters = peft, got "
               "none: there is nothing to export. Leave export.adapters out.");
-    if (!config.adapters) return;
-    adapted_ = adapted_model(*config.adapters, *whole_model());
+    if (!adapted_) return;
     std::optional<std::string> base;  // a folder that others can read
     if (source_checkpoint && !checkpoint_at(*source_checkpoint)) base = source_checkpoint->string();
     adapted_export_ = export_of_adapted(config.exported.adapters, *adapted_, plain_, exported_dtype, base);
@@ -149,10 +148,18 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
     return make_decoder_for_causal_lm(family.build(sizes, {}), config.head);
   }
 
+  // Of an untied model, if an adapter of the embedding or the head makes it one.
+  [[nodiscard]] ModelExport plain_export(std::map<std::string, std::string> files) const {
+    Parameters exported = sizes;
+    if (adapted_ && !adapted_->untied.empty()) exported.tie_word_embeddings = false;
+    files["config.json"] = family.huggingface_config(exported, kHead, exported_dtype).dump(2) + "\n";
+    return {.mapper = family.to_huggingface(exported, kHead, ExpertsFormat::kModuleList), .files = std::move(files)};
+  }
+
   ModulePtr<PreNormDecoder> backbone_;  // the backbone of the stage that was built last
   ModulePtr<DecoderForCausalLM> model_;
-  ModelExport plain_;  // of the model without adapters, in the dtypes that it has
-  std::optional<AdaptedModel> adapted_;
+  const std::optional<AdaptedModel> adapted_;
+  const ModelExport plain_;  // of the model without adapters, in the dtypes that it has
   std::optional<ModelExport> adapted_export_;
 };
 

@@ -34,7 +34,9 @@ ModelExport AnyModelProvider::prepare_export(const Module& module) {
   for (const auto& [name, tensor] : module.state_dict()) {
     if (!is_adapter_parameter(name)) names.insert(name);
   }
-  return {.mapper = merged_on_the_way(adapted_linears(module), mapper::identities(names))};
+  const AdaptedModel adapted = adapters_of(module);
+  for (const auto& [stored, others] : adapted.untied) names.insert(others.begin(), others.end());
+  return {.mapper = merged_on_the_way(adapted, mapper::identities(names))};
 }
 
 void AnyModelProvider::register_events(const DistContext& /*context*/, EventBus& /*events*/) {}

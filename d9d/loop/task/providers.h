@@ -47,8 +47,8 @@ class AnyModelProvider {
   // the whole model; only those of the stage are loaded. By default a ConfigError: it is not built.
   [[nodiscard]] virtual StateMapper map_source_adapters(const PeftFolder& source, const Module& module);
   // Returns what Trainer::export_to writes. In a pipeline, all ranks return the mapper of the whole model. By default:
-  // all tensors of `module`, which has the stages of this rank, by their names, with adapters merged, and no other
-  // file.
+  // all tensors of `module`, which has the stages of this rank, by their names, with adapters merged (tied weights as
+  // those of an untied model), and no other file.
   [[nodiscard]] virtual ModelExport prepare_export(const Module& module);
   // Returns the FLOPs of forward and backward for one token, without what activation checkpointing computes again, for
   // the model FLOPs utilization in the log; none: it is not logged.

@@ -29,6 +29,8 @@ using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 using Tensors = std::map<std::string, at::Tensor>;
 
+constexpr const char* kEverything = ".*_proj|.*router\\.gate|.*embed_tokens|head";
+
 LoraConfig lora(const std::string& pattern, LoraParams params = {.r = 2, .alpha = 3.0}) {
   return {.module_name_pattern = pattern, .params = params};
 }
@@ -77,7 +79,7 @@ json config_of(const PeftConfig& method) {
 TEST(AdapterExport, Merges_on_the_way_what_merge_peft_merges_in_memory) {
   for_each_family([](const auto& family) {
     SCOPED_TRACE(family.name);
-    auto provider = provider_of(family, lora(".*_proj"), ExportedAdapters::kMerged);
+    auto provider = provider_of(family, lora(kEverything), ExportedAdapters::kMerged);
     const auto model = build(provider);
     const Tensors on_the_way = tensors_in(provider.prepare_export(*model), *model);
     MergedPeft merged = merge_peft(*model);
@@ -88,6 +90,49 @@ TEST(AdapterExport, Merges_on_the_way_what_merge_peft_merges_in_memory) {
     EXPECT_FALSE(at::equal(model->state_dict().at("model.layers.0.self_attn.q_proj.weight"),
                            in_memory.at("model.layers.0.self_attn.q_proj.weight")));
   });
+}
+
+at::Tensor joined(const Tensors& tensors, const std::string& prefix) {
+  return at::cat({tensors.at(prefix + ".regular.weight"), tensors.at(prefix + ".added.weight")});
+}
+
+TEST(AdapterExport, Unties_what_an_adapter_of_a_tied_head_or_embedding_makes_two) {
+  for (const char* const adapted : {"head", "model\\.embed_tokens", kEverything}) {
+    SCOPED_TRACE(adapted);
+    auto provider = provider_of(kQwen3Dense, lora(adapted), ExportedAdapters::kMerged, {.ties_embeddings = true});
+    const auto model = build(provider);
+    const ModelExport exported = provider.prepare_export(*model);
+    EXPECT_EQ(json::parse(exported.files.at("config.json")).at("tie_word_embeddings"), false);
+    const auto state = model->state_dict();
+    at::Tensor embedding = joined(state, "model.embed_tokens.token_embedding"), head = embedding;
+    if (state.contains("head.lora_A.weight")) {
+      head = head + joined(state, "head.lora_B").matmul(state.at("head.lora_A.weight")) * 1.5;
+    }
+    if (state.contains("model.embed_tokens.lora_B.weight")) {
+      const at::Tensor& b = state.at("model.embed_tokens.lora_B.weight");
+      embedding = embedding + joined(state, "model.embed_tokens.lora_A").matmul(b.t()) * 1.5;
+    }
+    const Tensors tensors = tensors_in(exported, *model);
+    EXPECT_TRUE(at::allclose(tensors.at("lm_head.weight"), head, 1e-6, 1e-6));
+    EXPECT_TRUE(at::allclose(tensors.at("model.embed_tokens.weight"), embedding, 1e-6, 1e-6));
+  }
+  auto provider = provider_of(kQwen3Dense, lora(".*q_proj"), ExportedAdapters::kMerged, {.ties_embeddings = true});
+  EXPECT_EQ(json::parse(provider.prepare_export(*build(provider)).files.at("config.json")).at("tie_word_embeddings"),
+            true);
+}
+
+// The last stage of a tied model has the embedding for its head alone, and no adapter of it.
+TEST(AdapterExport, Is_the_same_for_all_stages_of_a_pipeline) {
+  auto provider =
+      provider_of(kQwen3Dense, lora("model\\.embed_tokens"), ExportedAdapters::kMerged, {.ties_embeddings = true});
+  const DistContext context({.world = one_rank_world()});
+  const auto inputs_of_stage = [&](std::int64_t index) {
+    const auto stage = provider.initialize_model_stage(context, {.num_stages = 2, .current_stage = index}).module;
+    (void)inject_peft_into_stage(*provider.adapters(), *stage);
+    return provider.prepare_export(*stage).mapper.inputs();
+  };
+  EXPECT_EQ(inputs_of_stage(0), inputs_of_stage(1));
+  EXPECT_TRUE(inputs_of_stage(1).contains("model.embed_tokens.lora_B.weight"));
 }
 
 TEST(AdapterExport, For_peft_of_a_merged_model_is_refused) {
@@ -111,6 +156,22 @@ TEST(AdapterExport, Has_one_adapter_for_each_expert) {
       EXPECT_TRUE(at::equal(tensors.at(cat(there, "experts.", expert, theirs)), state.at(linear + ours)[expert].t()));
     }
   }
+}
+
+TEST(AdapterExport, Has_those_of_head_embedding_and_router_in_one_piece) {
+  auto provider = provider_of(kQwen3MoE, lora(kEverything), ExportedAdapters::kPeft, {.ties_embeddings = true});
+  const auto model = build(provider);
+  const Tensors state = model->state_dict(), tensors = tensors_in(provider.prepare_export(*model), *model);
+  const auto expect = [&](const std::string& name, const at::Tensor& expected) {
+    EXPECT_TRUE(at::equal(tensors.at("base_model.model." + name), expected)) << name;
+  };
+  expect("lm_head.lora_A.weight", state.at("head.lora_A.weight"));
+  expect("lm_head.lora_B.weight", joined(state, "head.lora_B"));
+  expect("model.embed_tokens.lora_embedding_A", joined(state, "model.embed_tokens.lora_A").t());
+  expect("model.embed_tokens.lora_embedding_B", state.at("model.embed_tokens.lora_B.weight"));
+  expect("model.layers.3.mlp.gate.lora_A.weight", state.at("model.layers.3.mlp.router.gate.lora_A.weight"));
+  EXPECT_THAT(config_of(provider).at("target_modules"),
+              AllOf(Contains("embed_tokens"), Contains("lm_head"), Contains("gate")));
 }
 
 TEST(AdapterExport, Says_rank_alpha_and_targets) {
@@ -155,6 +216,10 @@ TEST(AdapterExport, Warns_of_what_peft_does_not_take) {
   EXPECT_THAT(warnings_of(".*_proj", {.num_dense_layers = 1}),
               Contains(HasSubstr("ignores the adapter of model.layers.0.mlp.down_proj")));
   EXPECT_THAT(warnings_of(".*gate_proj", {}), Contains(HasSubstr("gate_proj and up_proj")));
+  EXPECT_THAT(warnings_of("head", {}), ElementsAre(HasSubstr("vLLM takes adapters of lm_head")));
+  EXPECT_THAT(
+      warnings_of(".*embed_tokens", {.ties_embeddings = true}),
+      ElementsAre(HasSubstr("vLLM"), HasSubstr("merge_and_unload() of peft adds the adapter of model.embed_tokens")));
 }
 
 TEST(AdapterExport, Is_refused_where_the_format_cannot_say_it) {
@@ -192,7 +257,8 @@ std::filesystem::path written(CausalLMProvider<Parameters>& provider, const Modu
 TEST(AdapterImport, Reads_what_was_exported) {
   for_each_family([](const auto& family) {
     SCOPED_TRACE(family.name);
-    auto provider = provider_of(family, stack({lora(".*_proj"), tune("model\\.norm")}), ExportedAdapters::kPeft);
+    auto provider = provider_of(family, stack({lora(kEverything), tune("model\\.norm")}), ExportedAdapters::kPeft,
+                                {.ties_embeddings = family.name == std::string("qwen3_dense")});
     const auto model = build(provider);
     const PeftFolder folder(written(provider, *model));
     const StateMapper mapper = provider.map_source_adapters(folder, *model);
@@ -201,10 +267,11 @@ TEST(AdapterImport, Reads_what_was_exported) {
     for (const TensorSource& source : sources) {
       EXPECT_TRUE(at::equal(source.read(), model->state_dict().at(source.name))) << source.name;
     }
-    for (const AdaptedLinear& linear : adapted_linears(*model)) {
-      EXPECT_TRUE(mapper.outputs().contains(linear.a()) && mapper.outputs().contains(linear.b())) << linear.name;
+    std::set<std::string> expected = {"model.norm.weight"};
+    for (const auto& [name, parameter] : model->named_parameters()) {
+      if (is_adapter_parameter(name)) expected.insert(name);
     }
-    EXPECT_TRUE(mapper.outputs().contains("model.norm.weight"));
+    EXPECT_EQ(mapper.outputs(), expected);
   });
 }
 
