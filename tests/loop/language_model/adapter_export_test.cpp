@@ -121,6 +121,18 @@ TEST(AdapterExport, Unties_what_an_adapter_of_a_tied_head_or_embedding_makes_two
             true);
 }
 
+TEST(AdapterExport, Has_own_names_of_an_untied_model_by_default) {
+  auto provider = provider_of(kQwen3Dense, lora("head"), ExportedAdapters::kMerged, {.ties_embeddings = true});
+  const auto model = build(provider);
+  const auto state = model->state_dict();
+  const Tensors tensors = tensors_in(AnyModelProvider().prepare_export(*model), *model);
+  const at::Tensor embedding = joined(state, "model.embed_tokens.token_embedding");
+  const at::Tensor term = joined(state, "head.lora_B").matmul(state.at("head.lora_A.weight")) * 1.5;
+  EXPECT_TRUE(at::equal(joined(tensors, "model.embed_tokens.token_embedding"), embedding));
+  EXPECT_TRUE(at::allclose(joined(tensors, "head.lm_head"), embedding + term, 1e-6, 1e-6));
+  EXPECT_FALSE(tensors.contains("head.lora_A.weight"));
+}
+
 // The last stage of a tied model has the embedding for its head alone, and no adapter of it.
 TEST(AdapterExport, Is_the_same_for_all_stages_of_a_pipeline) {
   auto provider =
