@@ -85,6 +85,15 @@ class Description {
 
 AdaptedModel adapters_of(const Module& model) { return Description(model).take(); }
 
+std::set<std::string> adapter_parameters(const Module& model) {
+  std::set<std::string> names;
+  for (const AdaptedModule& module : adapters_of(model).modules) {
+    names.insert(module.a.begin(), module.a.end());
+    names.insert(module.b.begin(), module.b.end());
+  }
+  return names;
+}
+
 AdaptedModel adapted_model(const PeftConfig& method, Module& model) {
   (void)inject_peft(method, model);
   AdaptedModel adapted = adapters_of(model);

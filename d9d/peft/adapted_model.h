@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -57,5 +58,9 @@ struct AdaptedModel {
 
 // Local. The adapters that a model has now: `modules` and `untied`.
 [[nodiscard]] AdaptedModel adapters_of(const Module& model);
+
+// Local. Names of the parameters of a model's adapters, among which are none of modules of one's own that are called
+// lora_A.
+[[nodiscard]] std::set<std::string> adapter_parameters(const Module& model);
 
 }  // namespace d9d

@@ -2,10 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
 
 #include "d9d/base/check.h"
 #include "d9d/model_state/mapped_sources.h"
 #include "d9d/model_state/mapper/compose.h"
+#include "d9d/modules/adopt.h"
 #include "d9d/peft/inject.h"
 #include "d9d/peft/merge.h"
 
@@ -60,6 +62,31 @@ TEST(MergedOnTheWay, Makes_the_tensors_of_a_model_merged_in_memory) {
     ASSERT_EQ(made.size(), merged.size());
     for (const auto& [name, tensor] : merged) EXPECT_TRUE(at::equal(made.at(name), tensor)) << name;
   }
+}
+
+TEST(MergedOnTheWay, Merges_an_adopted_linear_and_those_of_stages_without_names) {
+  struct Net : Module {
+    const ModulePtr<Adopted<torch::nn::LinearImpl>> adopted =
+        register_module("adopted", adopt([] { return torch::nn::Linear(4, 6); }));
+    const ModulePtr<Linear> proj = register_module<Linear>("proj", LinearConfig{6, 4});
+  };
+  struct Stages : Module {
+    explicit Stages(const std::shared_ptr<Module>& stage) { register_unnamed(stage); }
+  };
+  const auto net = make_module<Net>();
+  const std::set<std::string> plain = mapper::identities_of_module(*net).outputs();
+  (void)inject_peft(LoraConfig{.module_name_pattern = ".*", .params = {.r = 2, .alpha = 3.0}}, *net);
+  test::fill(*net);
+  const auto stages = make_module<Stages>(net.shared());
+  EXPECT_THAT(adapter_parameters(*stages), ElementsAre("adopted.lora_A.weight", "adopted.lora_B.weight",
+                                                       "proj.lora_A.weight", "proj.lora_B.weight"));
+  std::map<std::string, at::Tensor> made;
+  const StateMapper mapper = merged_on_the_way(adapters_of(*stages), mapper::identities(plain));
+  for (const TensorSource& source : mapped_sources(mapper, tensors_of(stages->state_dict()))) {
+    made.emplace(source.name, source.read().clone());
+  }
+  (void)merge_peft(*net);
+  for (const auto& [name, tensor] : net->state_dict()) EXPECT_TRUE(at::equal(made.at(name), tensor)) << name;
 }
 
 TEST(MergedOnTheWay, Leaves_the_model_as_it_is) {

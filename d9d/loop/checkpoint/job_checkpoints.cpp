@@ -161,12 +161,10 @@ nlohmann::ordered_json written_settings(const TrainerConfig& given, const Optimi
   return all;
 }
 
-void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& hparams,
-                            const nlohmann::json& written) {
-  if (!context.is_main_process()) return;
-  nlohmann::json before = value_of(saved, "hparams"), now = hparams;
-  before.update(nlohmann::json(saved.values().value("written", nlohmann::ordered_json::object())));
-  now.update(written);
+namespace {
+
+// "optimizer.lr 0.1 -> 0.2; ...", of parts that both have.
+std::string changes(const nlohmann::json& before, const nlohmann::json& now) {
   std::string list;
   for (const auto& [part, settings] : now.items()) {
     if (!before.contains(part)) continue;  // older checkpoints lack some
@@ -183,7 +181,29 @@ void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& s
                   json_excerpt(new_value));
     }
   }
+  return list;
+}
+
+}  // namespace
+
+void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& hparams,
+                            const nlohmann::json& written) {
+  if (!context.is_main_process()) return;
+  nlohmann::json before = value_of(saved, "hparams"), now = hparams;
+  before.update(nlohmann::json(saved.values().value("written", nlohmann::ordered_json::object())));
+  now.update(written);
+  const std::string list = changes(before, now);
   if (!list.empty()) context.log().warning("settings that are not those of ", saved.folder().string(), ":", list);
+}
+
+void warn_of_other_adapters(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& model) {
+  if (!model.contains("adapters")) return;
+  const nlohmann::json before = value_of(saved, "hparams").value("model", nlohmann::ordered_json());
+  if (!before.is_object() || !before.contains("adapters") || before["adapters"].is_null()) return;
+  const std::string list = changes({{"adapters", before["adapters"]}}, {{"adapters", model["adapters"]}});
+  if (!list.empty()) {
+    context.log().warning("begins with adapters of ", saved.folder().string(), " that had other settings:", list);
+  }
 }
 
 LoadReport load_saved_model(Module& module, const SavedCheckpoint& saved, const LoadOptions& options) {

@@ -19,6 +19,7 @@
 #include "d9d/loop/checks/rank_consistency.h"
 #include "d9d/modules/detect_non_finite.h"
 #include "d9d/modules/mixed_precision.h"
+#include "d9d/peft/adapted_model.h"
 
 namespace d9d {
 
@@ -49,9 +50,7 @@ namespace {
 // Adapters begin with their initial values where the checkpoint is of the model without them.
 std::string may_be_missing(const Module& module, const ModelStageFactoryConfig& config) {
   const std::string by_user = config.source_may_lack.value_or("");
-  const bool has_adapters =
-      std::ranges::any_of(module.named_parameters(), [](const auto& each) { return is_adapter_parameter(each.first); });
-  if (!has_adapters) return by_user;
+  if (adapter_parameters(module).empty()) return by_user;
   return by_user.empty() ? kAdapterParameters : cat("(?:", by_user, ")|", kAdapterParameters);
 }
 
@@ -87,7 +86,8 @@ LoadReport load_source_checkpoint(const DistContext& context, Module& module, co
       }
     });
   });
-  std::erase_if(report.missing, is_adapter_parameter);
+  const std::set<std::string> adapters = adapter_parameters(module);
+  std::erase_if(report.missing, [&](const std::string& name) { return adapters.contains(name); });
   return report;
 }
 
@@ -193,7 +193,13 @@ std::vector<std::shared_ptr<AnyModelStage>> build_model_stages(
     if (built.injection) injections.push_back(std::move(*built.injection));
   }
   if (!injections.empty()) check_patterns_of_all(context, injections);
-  if (!loaded.empty()) warn_of_source_checkpoint(context, config.model_stage_factory, loaded);
+  if (!loaded.empty()) {
+    warn_of_source_checkpoint(context, config.model_stage_factory, loaded);
+    if (context.is_main_process() && !resumes) {
+      const auto saved = checkpoint_at(*config.model_stage_factory.source_checkpoint);
+      if (saved) warn_of_other_adapters(context, *saved, hparams_of(provider));
+    }
+  }
   return stages;
 }
 

@@ -66,7 +66,7 @@ InferenceBase::InferenceBase(const DistContext& context, const InferenceConfig& 
       schedule_(1) {
   context_.set_timeout(std::chrono::seconds(config_.timeout.init_timeout));
   check_equal_config(context_, as_trainer(config_),
-                     {{"task", parts_.task.dump_hparams()}, {"model", parts_.model.dump_hparams()}});
+                     {{"task", parts_.task.dump_hparams()}, {"model", hparams_of(parts_.model)}});
   check_profiling(config_.profiling, context_);
   parts_.task.register_events(context_, *events_);
   parts_.model.register_events(context_, *events_);

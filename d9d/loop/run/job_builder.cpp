@@ -22,7 +22,7 @@
 namespace d9d {
 
 nlohmann::json hparams_of(const JobParts& parts) {
-  return {{"task", parts.task.dump_hparams()}, {"model", parts.model.dump_hparams()}};
+  return {{"task", parts.task.dump_hparams()}, {"model", hparams_of(parts.model)}};
 }
 
 nlohmann::json JobBuilder::settings_of_parts() const {

@@ -3,8 +3,9 @@
 #include <set>
 
 #include "d9d/base/check.h"
-#include "d9d/blocks/linear/low_rank_adapter.h"
+#include "d9d/base/config/record_json.h"
 #include "d9d/models/legacy_names.h"
+#include "d9d/peft/adapted_model.h"
 #include "d9d/peft/merged_on_the_way.h"
 
 namespace d9d {
@@ -31,8 +32,9 @@ StateMapper AnyModelProvider::map_source_adapters(const PeftFolder& source, cons
 
 ModelExport AnyModelProvider::prepare_export(const Module& module) {
   std::set<std::string> names;
+  const std::set<std::string> adapters = adapter_parameters(module);
   for (const auto& [name, tensor] : module.state_dict()) {
-    if (!is_adapter_parameter(name)) names.insert(name);
+    if (!adapters.contains(name)) names.insert(name);
   }
   const AdaptedModel adapted = adapters_of(module);
   for (const auto& [stored, others] : adapted.untied) names.insert(others.begin(), others.end());
@@ -42,6 +44,12 @@ ModelExport AnyModelProvider::prepare_export(const Module& module) {
 void AnyModelProvider::register_events(const DistContext& /*context*/, EventBus& /*events*/) {}
 
 nlohmann::json AnyModelProvider::dump_hparams() const { return nlohmann::json::object(); }
+
+nlohmann::json hparams_of(const AnyModelProvider& provider) {
+  nlohmann::json hparams = provider.dump_hparams();
+  if (const auto method = provider.adapters()) hparams["adapters"] = write_record(*method);
+  return hparams;
+}
 
 std::optional<double> AnyModelProvider::flops_per_token() const { return std::nullopt; }
 

@@ -58,6 +58,9 @@ class AnyModelProvider {
   [[nodiscard]] virtual nlohmann::json dump_hparams() const;  // by default an empty object
 };
 
+// dump_hparams(), an object, with adapters() as "adapters": what must be equal on all ranks, and is saved.
+[[nodiscard]] nlohmann::json hparams_of(const AnyModelProvider& provider);
+
 template <class Types>
 class ModelProvider : public AnyModelProvider {
  public:

@@ -57,6 +57,20 @@ TEST(RanksThatDiffer, In_the_optimiser_or_the_task_are_refused_by_key) {
   EXPECT_THAT(log_of_ranks<Numbered>([](toy::Job&, std::int64_t) {}), HasSubstr("got task.rope_base = "));
 }
 
+// Neither changes the shape of a parameter.
+TEST(RanksThatDiffer, In_the_scale_or_dropout_of_adapters_are_refused_by_key) {
+  const auto said = [](const std::function<LoraParams(std::int64_t rank)>& params) {
+    return log_of_ranks([&](toy::Job& job, std::int64_t rank) {
+      job.provider.method = LoraConfig{.module_name_pattern = "first", .params = params(rank)};
+    });
+  };
+  EXPECT_THAT(said([](auto rank) { return LoraParams{.r = 2, .alpha = 1.0 + static_cast<double>(rank)}; }),
+              HasSubstr("got model.adapters.params.alpha = 1.0 on rank 0 and 2.0 on rank 1"));
+  EXPECT_THAT(said([](auto rank) { return LoraParams{.r = 2, .alpha = 1.0, .dropout = rank == 0 ? 0.0 : 0.5}; }),
+              HasSubstr("got model.adapters.params.dropout = "));
+  EXPECT_THAT(said([](auto) { return LoraParams{.r = 2, .alpha = 1.0}; }), Not(HasSubstr("one configuration")));
+}
+
 TEST(RanksThatDiffer, In_the_model_are_refused_by_parameter) {
   struct Wide : toy::Model {
     const ParameterPtr extra = register_parameter("extra", {.shape = {3}, .init = init::ones()});

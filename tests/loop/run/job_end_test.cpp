@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/peft/inject.h"
 
 #include "tests/loop/run/logged_job.h"
 
@@ -232,6 +233,41 @@ TEST_F(JobEnd, Of_a_job_that_continues_with_other_settings_names_all_in_one_line
                                  ": optimizer.betas.0 0.9 -> 0.8; trainer.determinism.base_seed 0 -> 3; "
                                  "trainer.gradient_clipping.max_norm null -> 2.0; "
                                  "trainer.schedule.total_steps 2 -> 3\n"));
+}
+
+TEST_F(JobEnd, Exports_modules_of_ones_own_that_are_called_as_adapters_are) {
+  struct Own : toy::Model {
+    const ModulePtr<Linear> own = register_module<Linear>("lora_A", LinearConfig{2, 3});
+  };
+  const auto model = make_module<Own>();
+  EXPECT_THAT(toy::Provider().prepare_export(*model).mapper.outputs(), ::testing::Contains("lora_A.weight"));
+  (void)inject_peft(LoraConfig{.module_name_pattern = "first", .params = {.r = 1, .alpha = 1.0}}, *model);
+  EXPECT_THAT(
+      toy::Provider().prepare_export(*model).mapper.outputs(),
+      ::testing::UnorderedElementsAre("first.bias", "first.weight", "lora_A.weight", "second.bias", "second.weight"));
+}
+
+TEST_F(JobEnd, Of_a_job_that_continues_with_another_scale_of_its_adapters_names_it) {
+  toy::Job job(packs());
+  job.config.checkpointing = {.save_dir = folder_, .period_steps = {EverySteps{1}}};
+  for (const double alpha : {1.0, 4.0}) {
+    job.provider.method = LoraConfig{.module_name_pattern = "first", .params = {.r = 1, .alpha = alpha}};
+    job.config.schedule.total_steps = alpha == 1.0 ? 1 : 2;
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(job.train(), TrainingOutcome::kFinished);
+    const std::string told = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(told.find("model.adapters.params.alpha 1.0 -> 4.0") != std::string::npos, alpha == 4.0) << told;
+  }
+  job.config.checkpointing = {.period_steps = {StepActionMode::kDisable}};
+  job.config.model_stage_factory.source_checkpoint = folder_;
+  for (const double alpha : {4.0, 8.0}) {
+    std::get<LoraConfig>(*job.provider.method).params.alpha = alpha;
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(job.train(), TrainingOutcome::kFinished);
+    const std::string told = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(told.find("that had other settings: adapters.params.alpha 4.0 -> 8.0") != std::string::npos, alpha == 8.0)
+        << told;
+  }
 }
 
 }  // namespace

@@ -303,18 +303,22 @@ TEST_F(PipelineResume, With_adapters_saves_them_alone_and_continues_on_other_lay
 }
 
 TEST_F(PipelineResume, With_adapters_exports_merged_weights_by_default) {
-  PipelineJob job{.adapters = lora(".*\\.[qk]_proj")};
-  job.export_to = "export";
-  const Trained trained = train(job);
-  const HuggingFaceDirectory exported(folder() / "export");
-  for (const auto& [name, tensor] : trained.parameters) {
-    EXPECT_EQ(exported.find(name).has_value(), !is_adapter_parameter(name)) << name;
-    const std::string module = name.substr(0, name.rfind('.'));
-    if (is_adapter_parameter(name) || !trained.parameters.contains(module + ".lora_A.weight")) continue;
-    const at::Tensor term =
-        trained.parameters.at(module + ".lora_B.weight").matmul(trained.parameters.at(module + ".lora_A.weight"));
-    EXPECT_TRUE(at::allclose(exported.find(name)->read(), tensor + 2.0 * term, 1e-12, 1e-12)) << name;
-    EXPECT_GT(term.abs().max().item<double>(), 0.0) << name;
+  for (const std::int64_t num_stages : {1, 2}) {  // of the one rank
+    SCOPED_TRACE(num_stages);
+    PipelineJob job{.adapters = lora(".*\\.[qk]_proj")};
+    job.schedule = OneFOneBScheduleConfig{.num_stages_per_rank = num_stages};
+    job.export_to = "export";
+    const Trained trained = train(job);
+    const HuggingFaceDirectory exported(folder() / "export");
+    for (const auto& [name, tensor] : trained.parameters) {
+      EXPECT_EQ(exported.find(name).has_value(), !is_adapter_parameter(name)) << name;
+      const std::string module = name.substr(0, name.rfind('.'));
+      if (is_adapter_parameter(name) || !trained.parameters.contains(module + ".lora_A.weight")) continue;
+      const at::Tensor term =
+          trained.parameters.at(module + ".lora_B.weight").matmul(trained.parameters.at(module + ".lora_A.weight"));
+      EXPECT_TRUE(at::allclose(exported.find(name)->read(), tensor + 2.0 * term, 1e-12, 1e-12)) << name;
+      EXPECT_GT(term.abs().max().item<double>(), 0.0) << name;
+    }
   }
 }
 

@@ -144,6 +144,7 @@ struct Provider : ModelProvider<Types>, DataProvider<Batch> {
     model = make_model();
     return as_model_stage<Types>(model);
   }
+  std::optional<PeftConfig> adapters() const override { return method; }
   std::unique_ptr<PackStream<Batch>> build_pack_stream(const DistContext&, std::optional<std::int64_t>) override {
     return as_pack_stream<Batch>(Stream{.packs = packs, .known_total = known_total});
   }
@@ -152,6 +153,7 @@ struct Provider : ModelProvider<Types>, DataProvider<Batch> {
   std::optional<std::int64_t> known_total;
   std::function<ModulePtr<Model>()> make_model = [] { return make_module<Model>(); };
   ModulePtr<Model> model;
+  std::optional<PeftConfig> method = {};
   int num_models = 0;
 };
 
