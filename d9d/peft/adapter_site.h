@@ -53,7 +53,7 @@ class AdapterSite {
 
   [[nodiscard]] virtual bool has_adapter() const = 0;
   virtual void add(const LowRankConfig& config) = 0;
-  // Of its adapter. There must be one.
+  // The terms of its adapter, which must be there.
   [[nodiscard]] virtual LowRankTerms terms() const = 0;
   // Removes the adapter. Returns what puts it back, which may outlive this object.
   [[nodiscard]] virtual std::function<void()> take() = 0;

@@ -106,8 +106,8 @@ class Injector {
     result_.adapted.push_back(name);
   }
 
-  // Whether it is a parameter of the module or of one below, by its first name: tied weights belong to the embedding, on
-  // each stage that has them, and not to the head, which the others do not see.
+  // Whether it is a parameter of the module or of one below, by its first name: tied weights belong to the embedding,
+  // on each stage that has them, and not to the head, which the others do not see.
   [[nodiscard]] bool belongs_to(const std::string& module_name, const ParameterPtr& parameter) const {
     const auto found = names_.find(parameter.get());
     return found != names_.end() && (module_name.empty() || found->second.starts_with(module_name + "."));

@@ -40,10 +40,10 @@ class PeftFolder {
   std::set<std::string> parameters_;
 };
 
-// Local. From the tensors of the folder to those of the model: adapters of modules under their names, of experts under a
-// name for each expert or joined as peft has them with transformers 5, and modules_to_save. exported: of the model
-// without adapters, to the names of Hugging Face, as of merged_on_the_way(). Throws ConfigError unless the folder has an
-// adapter of the same rank and scale for each module that has one in the model, and nothing else.
+// Local. From the tensors of the folder to those of the model: adapters of modules under their names, of experts under
+// a name for each expert or joined as peft has them with transformers 5, and modules_to_save. exported: of the model
+// without adapters, to the names of Hugging Face, as of merged_on_the_way(). Throws ConfigError unless the folder has
+// an adapter of the same rank and scale for each module that has one in the model, and nothing else.
 [[nodiscard]] StateMapper from_peft(const AdaptedModel& model, const StateMapper& exported, const PeftFolder& folder);
 
 }  // namespace d9d

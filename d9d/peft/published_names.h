@@ -29,8 +29,8 @@ class PublishedNames {
   explicit PublishedNames(StateMapper exported);
 
   // The modules that have the adapted weight, [out, in] each, of an embedding [rows, H]: one, in which splits of a
-  // vocabulary are joined, or one for each expert, in order. Throws ConfigError if the published model has it in another
-  // form, such as all experts in one tensor.
+  // vocabulary are joined, or one for each expert, in order. Throws ConfigError if the published model has it in
+  // another form, such as all experts in one tensor.
   [[nodiscard]] std::vector<std::string> modules_of(const AdaptedModule& adapted) const;
   // The published name of a parameter. Throws ConfigError if it has another shape there, or is part of another tensor.
   [[nodiscard]] std::string name_of(const std::string& parameter, const std::vector<std::int64_t>& shape) const;

@@ -1,5 +1,5 @@
-// Compares LoRA of projections, experts, routers, embedding and head with Hugging Face peft, in float64: output, loss and every
-// gradient with adapters, the output of the merged model, and adapters that go to peft and come from there.
+// Compares LoRA of projections, experts, routers, embedding and head with Hugging Face peft, in float64: output, loss
+// and every gradient with adapters, the output of the merged model, and adapters that go to peft and come from there.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

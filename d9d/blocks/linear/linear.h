@@ -32,8 +32,8 @@ class Linear : public Adaptable<Linear> {
   [[nodiscard]] bool is_product() const {
     return !bias && is_plain() && low_rank_terms().size() == (adapter() ? 1 : 0);
   }
-  // The adapter's term, which is that of `output` of an operator; empty without adapter, with dropout, or if A or B have
-  // hooks of their own.
+  // The adapter's term, which is that of `output` of an operator; empty without adapter, with dropout, or if A or B
+  // have hooks of their own.
   [[nodiscard]] std::vector<kernels::LowRankTerm> low_rank_terms(std::size_t output = 0) const;
 
   // Local. Puts a new adapter, see Adaptable.

@@ -1,5 +1,5 @@
-// y = x W^T (+ b), for one weight or several of one input: torch.nn.functional.linear. Terms of low rank, which are those
-// of LoRA (Hu et al., arXiv:2106.09685), are added to y within the matrix products.
+// y = x W^T (+ b), for one weight or several of one input: torch.nn.functional.linear. Terms of low rank, which are
+// those of LoRA (Hu et al., arXiv:2106.09685), are added to y within the matrix products.
 //
 // Example
 //   const at::Tensor y = d9d::kernels::linear(x, weight);                                      // [..., out]
@@ -31,8 +31,8 @@ struct LowRankTerm {
 // Throws ConfigError if one does not fit x and the weights.
 void check_terms(const std::vector<LowRankTerm>& terms, const at::Tensor& x, const std::vector<at::Tensor>& weights);
 
-// x [..., in], weights [out_i, in], biases [out_i], one for each weight or none, of the same dtype and device as those of
-// terms -> [..., out_i] each. Throws ConfigError for other shapes, dtypes or devices.
+// x [..., in], weights [out_i, in], biases [out_i], one for each weight or none, of the same dtype and device as those
+// of terms -> [..., out_i] each. Throws ConfigError for other shapes, dtypes or devices.
 [[nodiscard]] std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<at::Tensor>& weights,
                                               const std::vector<at::Tensor>& biases = {},
                                               const std::vector<LowRankTerm>& terms = {});

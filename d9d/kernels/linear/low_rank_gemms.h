@@ -1,6 +1,7 @@
 // The matrix products of terms of low rank (linear.h), without autograd: scale * (x A^T) B^T.
 //
-// Legend   T rows, H width of the input, N widths of the outputs, R the sum of the terms' ranks r; of one dtype and device
+// Legend   T rows, H width of the input, N widths of the outputs, R the sum of the terms' ranks r; of one dtype and
+//          device
 #pragma once
 
 #include <cstdint>

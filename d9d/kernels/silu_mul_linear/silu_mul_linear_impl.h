@@ -8,8 +8,8 @@
 namespace d9d::kernels::detail {
 
 // Whether the kernel takes gate, up [..., F] and weight [H, F]: bf16 on Hopper, or without values (meta), not empty,
-// aligned to 16 bytes, with a constant stride between the rows of gate and between those of up. a: of a term of low rank
-// [R, F], with R a multiple of 8; undefined if there is none.
+// aligned to 16 bytes, with a constant stride between the rows of gate and between those of up. a: of a term of low
+// rank [R, F], with R a multiple of 8; undefined if there is none.
 [[nodiscard]] bool fits_silu_mul_linear_kernel(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight,
                                                const at::Tensor& a = {});
 

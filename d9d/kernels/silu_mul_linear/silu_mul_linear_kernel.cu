@@ -1,7 +1,7 @@
 // Formula: with d = grad_out @ weight + grad_hidden @ a and s = sigmoid(gate):
 //          grad_gate = d * up * s * (1 + gate * (1 - s)), grad_up = d * gate * s.
-// Legend:  grad_out [T, H], weight [H, F]; grad_hidden [T, R], a [R, F] of a term of low rank, where there is one; gate,
-//          up and their gradients [T, F]; d [T, F] stays in registers.
+// Legend:  grad_out [T, H], weight [H, F]; grad_hidden [T, R], a [R, F] of a term of low rank, where there is one;
+//          gate, up and their gradients [T, F]; d [T, F] stays in registers.
 // Mapping: persistent GEMM: a cluster of two blocks computes 256 features of 256 rows; its epilogue multiplies by the
 //          derivatives. The tensor cores compute the transpose: the weight is A (M = features), grad_out B (N = rows).
 // Numerics: bf16 in, fp32 accumulators, fp32 epilogue with fast exp and reciprocal, rounded once to bf16.

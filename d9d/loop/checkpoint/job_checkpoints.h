@@ -66,8 +66,8 @@ void check_optimizer_state(const DistContext& context, const Module& module, con
 // without trainer.run. Loading alone would not detect a setting that changes no tensor shape, such as rope_base.
 void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& hparams,
                             const nlohmann::json& written);
-// Local. Logs the same for a job that begins with the weights of another, if both have adapters. model: hparams_of() its
-// provider.
+// Local. Logs the same for a job that begins with the weights of another, if both have adapters. model: hparams_of()
+// its provider.
 void warn_of_other_adapters(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& model);
 
 // Local. Loads the weights of another job's checkpoint as the initial weights of `module`, by the names in `module`.

@@ -148,7 +148,7 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
     return make_decoder_for_causal_lm(family.build(sizes, {}), config.head);
   }
 
-  // Of an untied model, if an adapter of the embedding or the head makes it one.
+  // The export is of an untied model if an adapter of the embedding or the head makes it one.
   [[nodiscard]] ModelExport plain_export(std::map<std::string, std::string> files) const {
     Parameters exported = sizes;
     if (adapted_ && !adapted_->untied.empty()) exported.tie_word_embeddings = false;
