@@ -188,7 +188,7 @@ struct Task : LanguageModelTask {
   Task(const DistContext& context, const PipelineJob& pipeline_job) : LanguageModelTask(context), job(pipeline_job) {}
   LossResult compute_loss(const Output& output, LanguageModelState& state, const JobSchedule& schedule) override {
     ++num_losses;
-    step = schedule.current_step();
+    if (!job.has_graphs) step = schedule.current_step();  // a captured loss may not ask for it
     LossResult result = LanguageModelTask::compute_loss(output, state, schedule);
     if (job.on_loss) job.on_loss(result);
     return result;
