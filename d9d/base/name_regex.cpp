@@ -1,7 +1,4 @@
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "d9d/base/name_regex.h"
-
-#include <pcre2.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +6,7 @@
 #include <utility>
 
 #include "d9d/base/check.h"
+#include "d9d/base/pcre2.h"
 
 namespace d9d {
 namespace {
@@ -22,35 +20,18 @@ void check_length(const std::string& name, const std::string& expression, const 
             "...'. Name it by itself.");
 }
 
-struct MatchDataFree {
-  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
-};
-
 PCRE2_SPTR units(const std::string& text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
-
-std::string message_of(int error) {
-  std::string text(256, '\0');
-  const int length = pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(text.data()), text.size());
-  text.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
-  return text;
-}
 
 }  // namespace
 
 struct NameRegex::Program {
   explicit Program(pcre2_code* compiled) : code(compiled), context(pcre2_match_context_create(nullptr)) {
     if (context == nullptr) throw std::bad_alloc();
-    pcre2_set_match_limit(context, kMostSteps);
+    pcre2_set_match_limit(context.get(), kMostSteps);
   }
-  ~Program() {
-    pcre2_match_context_free(context);
-    pcre2_code_free(code);
-  }
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
 
-  pcre2_code* code;
-  pcre2_match_context* context;
+  detail::Pcre2Ptr<pcre2_code> code;
+  detail::Pcre2Ptr<pcre2_match_context> context;
 };
 
 NameRegex::NameRegex(const std::string& expression, std::string place, const std::string& what_for)
@@ -61,17 +42,17 @@ NameRegex::NameRegex(const std::string& expression, std::string place, const std
       pcre2_compile(units(expression), expression.size(), PCRE2_UTF | PCRE2_DOLLAR_ENDONLY | PCRE2_NEVER_BACKSLASH_C,
                     &error, &position, nullptr);
   D9D_CHECK(code != nullptr, ConfigError, place_, "expected a regular expression ", what_for, ", got '", expression,
-            "': ", message_of(error), " at character ", position, ".");
+            "': ", detail::pcre2_message(error), " at character ", position, ".");
   program_ = std::make_shared<const Program>(code);
 }
 
 bool NameRegex::matches(const std::string& name) const {
   check_length(name, expression_, place_);
-  const std::unique_ptr<pcre2_match_data, MatchDataFree> data(pcre2_match_data_create(1, nullptr));
-  const int result = pcre2_match(program_->code, units(name), name.size(), 0, PCRE2_ANCHORED | PCRE2_ENDANCHORED,
-                                 data.get(), program_->context);
+  const detail::Pcre2Ptr<pcre2_match_data> data(pcre2_match_data_create(1, nullptr));
+  const int result = pcre2_match(program_->code.get(), units(name), name.size(), 0, PCRE2_ANCHORED | PCRE2_ENDANCHORED,
+                                 data.get(), program_->context.get());
   D9D_CHECK(result >= 0 || result == PCRE2_ERROR_NOMATCH, ConfigError, place_, "expected to match a name in at most ",
-            kMostSteps, " steps, got '", message_of(result), "' of '", expression_, "' for '", name,
+            kMostSteps, " steps, got '", detail::pcre2_message(result), "' of '", expression_, "' for '", name,
             "'. Change the expression: a group that repeats and contains repeats, such as "
             "(a*)*, takes many.");
   return result >= 0;
@@ -83,16 +64,16 @@ std::string NameRegex::replace(const std::string& name, const std::string& repla
   while (true) {
     std::size_t length = replaced.size();
     const int result =
-        pcre2_substitute(program_->code, units(name), name.size(), 0,
+        pcre2_substitute(program_->code.get(), units(name), name.size(), 0,
                          PCRE2_SUBSTITUTE_GLOBAL | PCRE2_SUBSTITUTE_UNSET_EMPTY | PCRE2_SUBSTITUTE_OVERFLOW_LENGTH,
-                         nullptr, program_->context, units(replacement), replacement.size(),
+                         nullptr, program_->context.get(), units(replacement), replacement.size(),
                          reinterpret_cast<PCRE2_UCHAR*>(replaced.data()), &length);
     if (result == PCRE2_ERROR_NOMEMORY && length > replaced.size()) {
       replaced.resize(length);
       continue;
     }
     D9D_CHECK(result >= 0, ConfigError, place_, "expected to replace what '", expression_, "' matches by '",
-              replacement, "' in at most ", kMostSteps, " steps, got '", message_of(result), "' for '", name,
+              replacement, "' in at most ", kMostSteps, " steps, got '", detail::pcre2_message(result), "' for '", name,
               "'. Groups are $1 or ${1}; a group that repeats and contains repeats, such as (a*)*, takes many steps.");
     replaced.resize(length);
     return replaced;

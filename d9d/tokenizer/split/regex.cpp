@@ -1,11 +1,9 @@
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "d9d/tokenizer/split/regex.h"
-
-#include <pcre2.h>
 
 #include <cstddef>
 
 #include "d9d/base/check.h"
+#include "d9d/base/pcre2.h"
 #include "d9d/tokenizer/split/regex_syntax.h"
 #include "d9d/tokenizer/unicode/utf8.h"
 
@@ -15,32 +13,12 @@ namespace {
 constexpr std::size_t kFirstStack = std::size_t{32} << 10;
 constexpr std::size_t kMostStack = std::size_t{64} << 20;
 
-struct MatchDataFree {
-  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
-};
-struct MatchContextFree {
-  void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
-};
-struct StackFree {
-  void operator()(pcre2_jit_stack* stack) const { pcre2_jit_stack_free(stack); }
-};
-
-std::string message_of(int error) {
-  std::string text(256, '\0');
-  const int length = pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(text.data()), text.size());
-  text.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
-  return text;
-}
-
 }  // namespace
 
 struct Regex::Program {
   explicit Program(pcre2_code* compiled) : code(compiled) {}
-  ~Program() { pcre2_code_free(code); }
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
 
-  pcre2_code* code;
+  Pcre2Ptr<pcre2_code> code;
 };
 
 Regex::Regex(std::string_view pattern, const std::string& place) : place_(place) {
@@ -51,7 +29,7 @@ Regex::Regex(std::string_view pattern, const std::string& place) : place_(place)
   pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.pattern.data()), translated.pattern.size(),
                                    PCRE2_NEVER_UTF | PCRE2_DOTALL, &error, &position, nullptr);
   D9D_CHECK(code != nullptr, ConfigError, place, "expected a regular expression, got '", pattern, "' (",
-            message_of(error), "). Correct it.");
+            pcre2_message(error), "). Correct it.");
   program_ = std::make_shared<const Program>(code);
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // if it fails, matching is only slower
 }
@@ -69,14 +47,14 @@ void Regex::find_all(std::string_view text, std::vector<Span>& matches) const {
   }
   positions.push_back(static_cast<std::uint32_t>(text.size()));
 
-  const std::unique_ptr<pcre2_match_data, MatchDataFree> data(pcre2_match_data_create(1, nullptr));
-  const std::unique_ptr<pcre2_match_context, MatchContextFree> context(pcre2_match_context_create(nullptr));
-  std::unique_ptr<pcre2_jit_stack, StackFree> stack;
+  const Pcre2Ptr<pcre2_match_data> data(pcre2_match_data_create(1, nullptr));
+  const Pcre2Ptr<pcre2_match_context> context(pcre2_match_context_create(nullptr));
+  Pcre2Ptr<pcre2_jit_stack> stack;
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(kinds.data());
   std::size_t begin = 0;
   std::size_t last_end = kinds.size() + 1;  // end of the previous match; invalid until there is one
   while (begin <= kinds.size()) {
-    const int result = pcre2_match(program_->code, subject, kinds.size(), begin, 0, data.get(), context.get());
+    const int result = pcre2_match(program_->code.get(), subject, kinds.size(), begin, 0, data.get(), context.get());
     if (result == PCRE2_ERROR_JIT_STACKLIMIT && !stack) {
       stack.reset(pcre2_jit_stack_create(kFirstStack, kMostStack, nullptr));
       pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
@@ -84,7 +62,7 @@ void Regex::find_all(std::string_view text, std::vector<Span>& matches) const {
     }
     if (result == PCRE2_ERROR_NOMATCH) break;
     D9D_CHECK(result >= 0, ConfigError, place_, "expected a pattern that matches in few steps, got '",
-              message_of(result), "' in a text of ", kinds.size(), " characters. Change the pattern.");
+              pcre2_message(result), "' in a text of ", kinds.size(), " characters. Change the pattern.");
     const std::size_t* ends = pcre2_get_ovector_pointer(data.get());
     if (ends[0] == ends[1] && ends[1] == last_end) {  // an empty match directly after another match does not count
       ++begin;
