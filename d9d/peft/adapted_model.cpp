@@ -12,6 +12,7 @@ namespace {
 
 void add_params(const PeftConfig& method, std::vector<LoraParams>& params) {
   if (const auto* const lora = std::get_if<LoraConfig>(&method)) params.push_back(lora->params);
+  if (const auto* const dora = std::get_if<DoraConfig>(&method)) params.push_back(dora->params);
   if (const auto* const stack = std::get_if<StackConfig>(&method)) {
     for (const PeftConfig& inner : stack->methods) add_params(inner, params);
   }
@@ -66,7 +67,8 @@ class Description {
                           .a = named(terms.a, own),
                           .b = named(terms.b, own),
                           .rank = rank_of(terms),
-                          .scale = terms.scale};
+                          .scale = terms.scale,
+                          .magnitude = terms.magnitude ? own.at(terms.magnitude.get()) : ""};
     for (const ParameterPtr& weight : terms.weights) {
       adapted.weights.push_back(
           {.stored = stored_.at(weight.get()), .merged = own.at(weight.get()), .shape = weight->global_shape()});
@@ -90,6 +92,7 @@ std::set<std::string> adapter_parameters(const Module& model) {
   for (const AdaptedModule& module : adapters_of(model).modules) {
     names.insert(module.a.begin(), module.a.end());
     names.insert(module.b.begin(), module.b.end());
+    if (module.has_magnitude()) names.insert(module.magnitude);
   }
   return names;
 }

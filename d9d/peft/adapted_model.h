@@ -32,8 +32,10 @@ struct AdaptedModule {
   std::vector<AdaptedWeight> weights;            // several: splits of a vocabulary, in order
   std::vector<std::string> a, b;                 // names of factors, as of LowRankTerms
   std::int64_t rank = 0;
-  double scale = 1.0;  // of the term
+  double scale = 1.0;          // of the term
+  std::string magnitude = {};  // name of magnitudes [out], of DoRA; empty: none
 
+  [[nodiscard]] bool has_magnitude() const { return !magnitude.empty(); }
   [[nodiscard]] bool is_experts() const { return product == LowRankProduct::kExperts; }
   [[nodiscard]] bool is_vocabulary() const { return role == ParameterRole::kEmbedding || role == ParameterRole::kHead; }
 };
@@ -50,7 +52,7 @@ struct AdaptedModel {
   // the model, those that the other modules have for it. Merging unties them: each becomes a weight of its own.
   std::map<std::string, std::vector<std::string>> untied;
   std::vector<TunedParameter> tuned;  // trained parameters that are no part of an adapter
-  std::vector<LoraParams> params;     // of each LoRA in the method
+  std::vector<LoraParams> params;     // of each LoRA and DoRA in the method
 };
 
 // Local. Injects the method into the model as inject_peft(), and describes the result.

@@ -51,6 +51,10 @@ class SiteOf final : public AdapterSite {
     if constexpr (std::is_same_v<L, LanguageModellingHead>) return get().is_tied;
     return false;
   }
+  [[nodiscard]] bool can_have_magnitude() const override {
+    if constexpr (std::is_same_v<L, Linear>) return get().config.role == ParameterRole::kLinear;
+    return false;
+  }
   [[nodiscard]] bool has_adapter() const override { return get().adapter().has_value(); }
   void add(const LowRankConfig& config) override { get().add_adapter(config); }
   [[nodiscard]] LowRankTerms terms() const override {
@@ -59,7 +63,8 @@ class SiteOf final : public AdapterSite {
             .weights = weights_of(get()),
             .a = weights_of(*adapter->a),
             .b = weights_of(*adapter->b),
-            .scale = adapter->scale};
+            .scale = adapter->scale,
+            .magnitude = adapter->magnitude ? adapter->magnitude->weight : nullptr};
   }
   [[nodiscard]] std::function<void()> take() override {
     return [module = module_, adapter = get().take_adapter()]() mutable { of(module).put_adapter(adapter); };

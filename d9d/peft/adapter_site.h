@@ -38,6 +38,7 @@ struct LowRankTerms {
   std::vector<ParameterPtr> weights;
   std::vector<ParameterPtr> a, b;  // one, or one for each weight
   double scale;
+  ParameterPtr magnitude;  // [out], of DoRA, whose linears have one weight; null: none
 };
 
 // A module that can have an adapter. Borrows the module.
@@ -50,6 +51,9 @@ class AdapterSite {
   [[nodiscard]] virtual bool computes() const = 0;
   // Whether another module reads its weights too.
   [[nodiscard]] virtual bool is_tied() const = 0;
+
+  // Whether its adapter may have magnitudes (DoRA): it is a linear between hidden activations.
+  [[nodiscard]] virtual bool can_have_magnitude() const = 0;
 
   [[nodiscard]] virtual bool has_adapter() const = 0;
   virtual void add(const LowRankConfig& config) = 0;

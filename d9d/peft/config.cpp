@@ -37,6 +37,10 @@ void LoraConfig::validate(const ConfigPath& path) const {
   (void)NameRegex(module_name_pattern, cat(path / "module_name_pattern"), "of names of modules");
 }
 
+void DoraConfig::validate(const ConfigPath& path) const {
+  (void)NameRegex(module_name_pattern, cat(path / "module_name_pattern"), "of names of modules");
+}
+
 void FullTuneConfig::validate(const ConfigPath& path) const {
   (void)NameRegex(module_name_pattern, cat(path / "module_name_pattern"), "of names of modules");
 }

@@ -49,6 +49,21 @@ struct LoraConfig {
   }
 };
 
+// The same with magnitudes (Liu et al., DoRA, arXiv:2402.09353), of linears between hidden activations alone: the
+// adapted weight has the directions of its rows, each trained magnitude its norm.
+struct DoraConfig {
+  std::string module_name_pattern = {};  // regular expression of whole names of modules
+  LoraParams params = {};                // of each adapter
+
+  void validate(const ConfigPath& path) const;
+
+  static constexpr Tag kTag = {"kind", "dora"};
+  static constexpr auto fields() {
+    using Dora = DoraConfig;
+    return record<Dora>(required("module_name_pattern", &Dora::module_name_pattern), required("params", &Dora::params));
+  }
+};
+
 // Trains every parameter of the modules whose name matches, and of all modules below. Left out are weights and biases
 // that have adapters, unless the name of their own module matches. Weights of a tied head are the embedding's.
 struct FullTuneConfig {
@@ -63,7 +78,7 @@ struct FullTuneConfig {
 };
 
 struct StackConfig;
-using PeftConfig = std::variant<LoraConfig, FullTuneConfig, StackConfig>;
+using PeftConfig = std::variant<LoraConfig, DoraConfig, FullTuneConfig, StackConfig>;
 
 // All of its methods, which may be stacks.
 struct StackConfig {

@@ -2,6 +2,8 @@
 
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/model_state/mapper/compose.h"
@@ -18,7 +20,9 @@ ModelExport export_of_adapted(ExportedAdapters format, const AdaptedModel& adapt
     return exported;
   }
   PeftExport adapters = peft_export(adapted, plain.mapper, base);
-  exported.mapper = mapper::in_dtype(adapters.mapper, to_scalar_type(dtype));
+  std::vector<StateMapper> mappers = std::move(adapters.magnitudes);
+  mappers.push_back(mapper::in_dtype(adapters.mapper, to_scalar_type(dtype)));
+  exported.mapper = mapper::parallel(std::move(mappers));
   exported.files.erase("config.json");  // with which transformers would take the folder for a model
   exported.files[kPeftConfig] = adapters.config.dump(2) + "\n";
   exported.only_file = kPeftWeights;

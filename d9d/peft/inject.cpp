@@ -54,7 +54,10 @@ class Injector {
   // Adapters first, so that the order of a stack changes nothing.
   PeftInjection operator()(const PeftConfig& method) {
     model_.set_requires_grad(false);
-    each<LoraConfig>(method, [this](const LoraConfig& lora) { add_adapters(lora); });
+    each<LoraConfig>(method, [this](const LoraConfig& lora) { add_adapters(lora, /*has_magnitude=*/false); });
+    each<DoraConfig>(method, [this](const DoraConfig& dora) {
+      add_adapters({.module_name_pattern = dora.module_name_pattern, .params = dora.params}, /*has_magnitude=*/true);
+    });
     each<FullTuneConfig>(method, [this](const FullTuneConfig& tune) { train_whole(tune); });
     for (const auto& [name, parameter] : model_.named_parameters()) {
       if (parameter->requires_grad()) result_.trained.push_back(name);
@@ -71,7 +74,7 @@ class Injector {
     }
   }
 
-  void add_adapters(const LoraConfig& lora) {
+  void add_adapters(const LoraConfig& lora, bool has_magnitude) {
     D9D_CHECK(lora.params.r > 0, ConfigError, "[peft] expected a rank r > 0 of '", lora.module_name_pattern, "', got ",
               lora.params.r, ".");
     D9D_CHECK(lora.params.alpha > 0.0 && std::isfinite(lora.params.alpha), ConfigError,
@@ -87,7 +90,7 @@ class Injector {
       const std::unique_ptr<AdapterSite> site = adapter_site(*each.module);
       if (site == nullptr) continue;
       matches = true;
-      if (site->computes()) add_adapter(each.name, *site, lora.params);
+      if (site->computes()) add_adapter(each.name, *site, lora.params, has_magnitude);
       for (const ParameterPtr& base : site->bases()) {
         if (belongs_to(each.name, base)) bases_.insert(base.get());
       }
@@ -95,14 +98,19 @@ class Injector {
     if (!matches) result_.unmatched.push_back(lora.module_name_pattern);
   }
 
-  void add_adapter(const std::string& name, AdapterSite& site, const LoraParams& params) {
+  void add_adapter(const std::string& name, AdapterSite& site, const LoraParams& params, bool has_magnitude) {
+    D9D_CHECK(!has_magnitude || site.can_have_magnitude(), ConfigError,
+              "[peft] expected DoRA of linears between hidden activations, got '", name,
+              "': that of experts, routers, embeddings, heads and adopted modules is not built in this version. Narrow "
+              "module_name_pattern, or train it by lora.");
     D9D_CHECK(!site.has_adapter(), ConfigError, "[peft] expected one adapter for each module, got two for '", name,
               "'. Let one pattern match it.");
     D9D_CHECK(params.dropout == 0.0 || !is_in_mixture(name), ConfigError,
               "[peft] expected adapters without dropout within a mixture of experts, where it is not built in this "
               "version, got ",
               params.dropout, " for '", name, "'. Set it to 0.");
-    site.add({.rank = params.r, .scale = params.scale(), .dropout = params.dropout});
+    site.add({.rank = params.r, .scale = params.scale(), .dropout = params.dropout, .has_magnitude = has_magnitude});
+    if (has_magnitude) normed_.emplace(site.bases().front().get(), name);
     result_.adapted.push_back(name);
   }
 
@@ -126,6 +134,11 @@ class Injector {
       for (const auto& [parameter_name, parameter] : module->named_parameters()) {
         if (!belongs_to(name, parameter) || (!is_named && bases_.contains(parameter.get()))) continue;
         matches = true;
+        const auto normed = normed_.find(parameter.get());
+        D9D_CHECK(normed == normed_.end(), ConfigError,
+                  "[peft] expected DoRA or full_tune for each weight, got both for '", normed->second,
+                  "', whose rows have trained magnitudes in place of their norms. Narrow '", tune.module_name_pattern,
+                  "', or train it by lora and full_tune.");
         parameter->set_requires_grad(true);
       }
     }
@@ -134,9 +147,10 @@ class Injector {
 
   Module& model_;
   const std::vector<NamedModule> modules_;
-  std::vector<std::string> mixtures_;              // prefixes of names
-  std::set<const Parameter*> bases_;               // weights and biases of modules with adapters
-  std::map<const Parameter*, std::string> names_;  // of the model without adapters
+  std::vector<std::string> mixtures_;               // prefixes of names
+  std::set<const Parameter*> bases_;                // weights and biases of modules with adapters
+  std::map<const Parameter*, std::string> normed_;  // weights with magnitudes, and the names of their modules
+  std::map<const Parameter*, std::string> names_;   // of the model without adapters
   PeftInjection result_;
 };
 

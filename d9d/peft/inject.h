@@ -29,9 +29,10 @@ PeftInjection inject_peft(const PeftConfig& method, Module& model);
 
 // The same for one stage of a pipeline, where patterns may match nothing: the caller joins the stages and calls
 // check_patterns(). Throws ConfigError, naming the module, for adapters that are not built: of adopted modules
-// other than torch::nn::Linear, dropout of those within a mixture of experts, and two adapters of one module, also
-// if it has one from before. An embedding that this stage has for a tied head alone gets none. Weights that several
-// modules have belong to the first, so that all stages that have tied ones train or freeze them.
+// other than torch::nn::Linear, dropout of those within a mixture of experts, DoRA of others than linears between
+// hidden activations or of weights that full_tune trains, and two adapters of one module, also if it has one from
+// before. An embedding that this stage has for a tied head alone gets none. Weights that several modules have belong to
+// the first, so that all stages that have tied ones train or freeze them.
 [[nodiscard]] PeftInjection inject_peft_into_stage(const PeftConfig& method, Module& stage);
 
 // Local. Throws ConfigError for the first pattern that no stage matches, with names that it could have matched. stages:

@@ -11,6 +11,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "d9d/base/check.h"
+#include "d9d/blocks/linear/magnitude.h"
 #include "d9d/peft/adapter_site.h"
 #include "d9d/peft/merged_on_the_way.h"
 
@@ -28,6 +29,13 @@ at::Tensor wide(const ParameterPtr& weight) {
   return stored.to(at::promote_types(stored.scalar_type(), at::kFloat));
 }
 
+// sum: this rank's part of W + scale * B A.
+at::Tensor with_magnitude(const at::Tensor& sum, const ParameterPtr& magnitude, const Parameter& weight) {
+  if (magnitude == nullptr) return sum;
+  const at::Tensor ratio = magnitude->stored().detach() / norms_of_rows(sum.square().sum(1), weight);
+  return sum * ratio.unsqueeze(1);
+}
+
 std::function<void()> merge(const std::string& name, AdapterSite& site) {
   const at::NoGradGuard no_grad;
   const LowRankTerms terms = site.terms();
@@ -36,8 +44,9 @@ std::function<void()> merge(const std::string& name, AdapterSite& site) {
   for (std::size_t i = 0; i < terms.weights.size(); ++i) {
     const ParameterPtr& weight = terms.weights[i];
     originals.emplace_back(weight, weight->stored().detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
-    sums.push_back(wide(weight) +
-                   low_rank_term(terms.product, wide(factor_of(terms.a, i)), wide(factor_of(terms.b, i)), terms.scale));
+    const at::Tensor sum = wide(weight) + low_rank_term(terms.product, wide(factor_of(terms.a, i)),
+                                                        wide(factor_of(terms.b, i)), terms.scale);
+    sums.push_back(with_magnitude(sum, terms.magnitude, *weight));
     check_merged_fits(name, sums[i], weight->local().scalar_type());
   }
   for (std::size_t i = 0; i < terms.weights.size(); ++i) set_values(terms.weights[i], sums[i]);

@@ -25,11 +25,12 @@ class MergedPeft {
   std::vector<std::function<void()>> undo_;
 };
 
-// Local. W += scale * B A for every module with an adapter, computed in float32 (float64 for a weight in float64) and
-// rounded once to the dtype in which the weight is kept; the adapter is then removed. Weights may be sharded by tensor
-// and expert parallelism. Not between the forward and the backward of a microbatch. Throws ConfigError, and leaves the
-// model as it was, for weights of FSDP, which is not built in this version, for those that several modules have, such
-// as a tied head and embedding, since merging the adapter of one would change the other, and for a sum that overflows.
+// Local. W += scale * B A for every module with an adapter, and then m / |W| * W of rows with magnitudes, computed in
+// float32 (float64 for a weight in float64) and rounded once to the dtype in which the weight is kept; the adapter is
+// then removed. Weights may be sharded by tensor and expert parallelism; norms of rows that are cut are collective over
+// their ranks. Not between the forward and the backward of a microbatch. Throws ConfigError, and leaves the model as it
+// was, for weights of FSDP, which is not built in this version, for those that several modules have, such as a tied
+// head and embedding, since merging the adapter of one would change the other, and for a sum that overflows.
 [[nodiscard]] MergedPeft merge_peft(Module& model);
 
 }  // namespace d9d

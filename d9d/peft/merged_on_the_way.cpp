@@ -21,17 +21,19 @@ StateMapper merged(const AdaptedModule& module, const std::optional<at::ScalarTy
   std::vector<std::string> sums;
   for (const AdaptedWeight& weight : module.weights) sums.push_back(weight.merged);
   const auto add_terms = [name = module.name, product = module.product, scale = module.scale, num_weights = sums.size(),
-                          num_a = module.a.size(), to](const Tensors& inputs) -> Tensors {
+                          num_a = module.a.size(), num_b = module.b.size(), to](const Tensors& inputs) -> Tensors {
     const auto dtype = inputs[0].scalar_type(), wide = at::promote_types(dtype, at::kFloat);
     const auto device = inputs[0].is_meta() ? at::kMeta : at::kCPU;  // so that GPUs change no bit
     Tensors all;
     for (const at::Tensor& input : inputs) all.push_back(input.to(at::TensorOptions(device).dtype(wide)));
     const auto first_a = all.begin() + static_cast<std::ptrdiff_t>(num_weights),
-               first_b = first_a + static_cast<std::ptrdiff_t>(num_a);
-    const Tensors a(first_a, first_b), b(first_b, all.end());
+               first_b = first_a + static_cast<std::ptrdiff_t>(num_a),
+               magnitude = first_b + static_cast<std::ptrdiff_t>(num_b);
+    const Tensors a(first_a, first_b), b(first_b, magnitude);
     Tensors made;
     for (std::size_t i = 0; i < num_weights; ++i) {
-      const at::Tensor sum = all[i] + low_rank_term(product, factor_of(a, i), factor_of(b, i), scale);
+      at::Tensor sum = all[i] + low_rank_term(product, factor_of(a, i), factor_of(b, i), scale);
+      if (magnitude != all.end()) sum = sum * (*magnitude / sum.square().sum(1).sqrt()).unsqueeze(1);
       if (!sum.is_meta()) check_merged_fits(name, sum, to.value_or(dtype));
       made.push_back(to ? sum : sum.to(dtype));
     }
@@ -40,6 +42,7 @@ StateMapper merged(const AdaptedModule& module, const std::optional<at::ScalarTy
   std::vector<std::string> inputs = sums;
   inputs.insert(inputs.end(), module.a.begin(), module.a.end());
   inputs.insert(inputs.end(), module.b.begin(), module.b.end());
+  if (module.has_magnitude()) inputs.push_back(module.magnitude);
   return mapper::function("merge", inputs, sums, add_terms);
 }
 

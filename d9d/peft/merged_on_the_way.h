@@ -16,9 +16,10 @@
 namespace d9d {
 
 // The mapper `exported`, of the model without adapters, for the model with them: W + scale * B A in place of each W,
-// computed in float32 (float64 for a weight in float64) and rounded once. dtype: of all floating-point outputs; none:
-// each keeps its own. `exported` is of an untied model if AdaptedModel::untied is not empty. Throws ConfigError, naming
-// the weight, for a sum that it does not export; reading a sum that overflows throws ConfigError.
+// with rows of the norms that magnitudes say, computed in float32 (float64 for a weight in float64) and rounded once.
+// dtype: of all floating-point outputs; none: each keeps its own. `exported` is of an untied model if
+// AdaptedModel::untied is not empty. Throws ConfigError, naming the weight, for a sum that it does not export; reading
+// a sum that overflows throws ConfigError.
 [[nodiscard]] StateMapper merged_on_the_way(const AdaptedModel& adapted, const StateMapper& exported,
                                             const std::optional<at::ScalarType>& dtype = {});
 

@@ -56,6 +56,18 @@ LoraParams params_of(const AdaptedModel& adapted) {
   return adapted.params.at(0);
 }
 
+// Whether all adapters have magnitudes.
+bool have_magnitudes(const AdaptedModel& adapted) {
+  const AdaptedModule& first = adapted.modules[0];
+  for (const AdaptedModule& module : adapted.modules) {
+    D9D_CHECK(
+        module.has_magnitude() == first.has_magnitude(), ConfigError,
+        "[peft] expected adapters by lora or by dora alone to export them for Hugging Face peft, got one kind for '",
+        first.name, "' and the other for '", module.name, "'.", kMerged);
+  }
+  return first.has_magnitude();
+}
+
 // peft takes a name for all modules whose last part it is.
 Names shortest_targets(const std::set<std::string>& targets, const std::set<std::string>& all) {
   std::set<std::string> leaves;
@@ -145,11 +157,12 @@ PeftExport peft_export(const AdaptedModel& adapted, const StateMapper& exported,
   const LoraParams params = params_of(adapted);
   const PublishedNames names(exported);
   const WholeModules whole(adapted, names);
-  std::vector<StateMapper> mappers = whole.mappers();
+  std::vector<StateMapper> mappers = whole.mappers(), magnitudes;
   std::set<std::string> dense, experts, vocabulary;
   for (const AdaptedModule& each : adapted.modules) {
     const Names modules = names.modules_of(each);
     mappers.push_back(mapper_of(each, modules));
+    if (each.has_magnitude()) magnitudes.push_back(mapper::rename(each.magnitude, peft_magnitude_name(modules[0])));
     (each.is_experts() ? experts : dense).insert(modules.begin(), modules.end());
     if (each.is_vocabulary()) vocabulary.insert(modules[0]);
     D9D_CHECK(!whole.modules().contains(modules[0]), ConfigError,
@@ -166,17 +179,23 @@ PeftExport peft_export(const AdaptedModel& adapted, const StateMapper& exported,
                            {"modules_to_save", nullptr},
                            {"bias", "none"},
                            {"fan_in_fan_out", false},
-                           {"use_dora", false},
+                           {"use_dora", have_magnitudes(adapted)},
                            {"inference_mode", true}};
   set_scale(params, !experts.empty(), config);
   Names warnings = warnings_of_experts(dense, experts);
   std::ranges::move(warnings_of_vocabulary(adapted, vocabulary), std::back_inserter(warnings));
+  if (have_magnitudes(adapted)) {
+    warnings.emplace_back("vLLM refuses adapters with use_dora. Export merged weights for it");
+  }
   if (!whole.modules().empty()) {
     config["modules_to_save"] = whole.modules();
     warnings.push_back(cat("vLLM refuses adapters with modules_to_save, here ", *whole.modules().begin(),
                            " and others that full_tune trains. Export merged weights for it"));
   }
-  return {.mapper = mapper::parallel(std::move(mappers)), .config = std::move(config), .warnings = std::move(warnings)};
+  return {.mapper = mapper::parallel(std::move(mappers)),
+          .magnitudes = std::move(magnitudes),
+          .config = std::move(config),
+          .warnings = std::move(warnings)};
 }
 
 }  // namespace d9d

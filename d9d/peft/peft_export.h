@@ -24,15 +24,16 @@ inline constexpr const char* kPeftWeights = "adapter_model.safetensors";
 [[nodiscard]] bool can_be_saved_whole(const TunedParameter& parameter);
 
 struct PeftExport {
-  StateMapper mapper;                 // from the adapters, and what is trained beside them, to the tensors of peft
-  nlohmann::json config;              // adapter_config.json
-  std::vector<std::string> warnings;  // what some readers do not take, with the reason
+  StateMapper mapper;                   // from the adapters, and what is trained beside them, to the tensors of peft
+  std::vector<StateMapper> magnitudes;  // the same of DoRA's magnitudes, which peft keeps in float32 at least
+  nlohmann::json config;                // adapter_config.json
+  std::vector<std::string> warnings;    // what some readers do not take, with the reason
 };
 
 // Local. exported: of the model without adapters. base: the model that the adapters belong to, a folder or a name of
 // the hub. Experts get one adapter each, as vLLM and peft read them. Throws ConfigError, naming the module, for what
-// the format cannot say: adapters of several ranks, alphas or kinds of scale; weights that are trained beside their own
-// adapter; embeddings, heads and experts that are trained whole.
+// the format cannot say: adapters of several ranks, alphas or kinds of scale, and of both LoRA and DoRA; weights that
+// are trained beside their own adapter; embeddings, heads and experts that are trained whole.
 [[nodiscard]] PeftExport peft_export(const AdaptedModel& adapted, const StateMapper& exported,
                                      const std::optional<std::string>& base);
 

@@ -81,7 +81,7 @@ void check_is_lora(const json& config, const fs::path& file) {
   D9D_CHECK(config.value("peft_type", json()) == "LORA", ConfigError, "[peft] expected peft_type LORA in '",
             file.string(), "', got ", config.value("peft_type", json()).dump(), ". Other adapters are not built.");
   for (const char* const key :
-       {"use_dora", "lora_bias", "use_qalora", "fan_in_fan_out", "layer_replication", "trainable_token_indices",
+       {"lora_bias", "use_qalora", "fan_in_fan_out", "layer_replication", "trainable_token_indices",
         "alora_invocation_tokens", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config"}) {
     const json value = config.value(key, json());
     D9D_CHECK(value.is_null() || value == false, ConfigError, "[peft] expected LoRA without ", key, " in '",
@@ -187,6 +187,10 @@ class Reader {
         mappers_.push_back(split_rows(sources[0], factors, adapted));
       }
     }
+    if (adapted.has_magnitude()) {
+      take({peft_magnitude_name(modules[0])});
+      mappers_.push_back(mapper::rename(peft_magnitude_name(modules[0]), adapted.magnitude));
+    }
   }
 
   // A factor for all weights as one for each, if the adapter has it so.
@@ -246,6 +250,10 @@ class Reader {
 
   // rank: none where adapters of several linears are joined.
   void check_params(const AdaptedModule& adapted, std::optional<std::int64_t> rank, const std::string& module) const {
+    D9D_CHECK(adapted.has_magnitude() == folder_.has_magnitudes(), ConfigError, "[peft] expected the adapter of '",
+              adapted.name, "' by ", adapted.has_magnitude() ? "dora" : "lora",
+              " as model_provider.adapters says, got use_dora = ", folder_.has_magnitudes(), " in '", folder_.path(),
+              "'. Write the kind that it is there.");
     const LoraParams params = folder_.params_of(module);
     const bool is_same_scale = std::abs(params.scale() - adapted.scale) <= kScaleTolerance * adapted.scale;
     D9D_CHECK((!rank || params.r == *rank) && is_same_scale, ConfigError, "[peft] expected the adapter of '",
@@ -281,6 +289,7 @@ PeftFolder::PeftFolder(const fs::path& path) : path_(path.string()) {
   params_ = {.r = value_of<std::int64_t>(config, "r", 0, file),
              .alpha = value_of<double>(config, "lora_alpha", 0.0, file),
              .use_rslora = value_of(config, "use_rslora", false, file)};
+  has_magnitudes_ = value_of(config, "use_dora", false, file);
   D9D_CHECK(params_.r > 0, ConfigError, "[peft] expected r > 0 in '", file.string(), "', got ", params_.r, ".");
   ranks_ = patterns_of<std::int64_t>(config, "rank_pattern", file);
   alphas_ = patterns_of<double>(config, "alpha_pattern", file);

@@ -29,6 +29,7 @@ class PeftFolder {
   // r, alpha and use_rslora of the adapter of a published module, or of a parameter of experts, such as
   // "model.layers.0.mlp.experts.gate_up_proj".
   [[nodiscard]] LoraParams params_of(const std::string& module) const;
+  [[nodiscard]] bool has_magnitudes() const { return has_magnitudes_; }  // DoRA
   // Whether adapters are of parameters with this last name.
   [[nodiscard]] bool targets_parameter(const std::string& leaf) const { return parameters_.contains(leaf); }
 
@@ -36,6 +37,7 @@ class PeftFolder {
   std::string path_;
   NamedTensors tensors_;
   LoraParams params_;
+  bool has_magnitudes_ = false;
   std::vector<std::pair<std::string, double>> ranks_, alphas_;  // by regular expressions of ends of names, in order
   std::set<std::string> parameters_;
 };
@@ -43,7 +45,7 @@ class PeftFolder {
 // Local. From the tensors of the folder to those of the model: adapters of modules under their names, of experts under
 // a name for each expert or joined as peft has them with transformers 5, and modules_to_save. exported: of the model
 // without adapters, to the names of Hugging Face, as of merged_on_the_way(). Throws ConfigError unless the folder has
-// an adapter of the same rank and scale for each module that has one in the model, and nothing else.
+// an adapter of the same kind, rank and scale for each module that has one in the model, and nothing else.
 [[nodiscard]] StateMapper from_peft(const AdaptedModel& model, const StateMapper& exported, const PeftFolder& folder);
 
 }  // namespace d9d

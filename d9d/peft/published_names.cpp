@@ -33,6 +33,10 @@ std::string peft_name(const std::string& module, const std::string& part, LowRan
   return "base_model.model." + module + (part == "lora_A" ? ".lora_embedding_A" : ".lora_embedding_B");
 }
 
+std::string peft_magnitude_name(const std::string& module) {
+  return "base_model.model." + module + ".lora_magnitude_vector";
+}
+
 PublishedNames::PublishedNames(StateMapper exported) : exported_(std::move(exported)) {
   for (const StateGroup& group : exported_.groups()) {
     inputs_.insert(group.inputs);

@@ -19,10 +19,13 @@ const nlohmann::json kLora = {
 
 TEST(PeftConfig, Reads_each_kind_and_nested_stacks_and_writes_them_again) {
   const nlohmann::json tune = {{"kind", "full_tune"}, {"module_name_pattern", "norm"}};
-  const nlohmann::json stack = {{"kind", "stack"}, {"methods", {kLora, {{"kind", "stack"}, {"methods", {tune}}}}}};
+  nlohmann::json dora = kLora;
+  dora["kind"] = "dora";
+  const nlohmann::json stack = {{"kind", "stack"},
+                                {"methods", {kLora, {{"kind", "stack"}, {"methods", {tune}}}, dora}}};
   const PeftConfig config = peft_method_from_config(stack);
   const auto& methods = std::get<StackConfig>(config).methods;
-  ASSERT_EQ(methods.size(), 2);
+  ASSERT_EQ(methods.size(), 3);
   const auto& lora = std::get<LoraConfig>(methods[0]);
   EXPECT_EQ(lora.module_name_pattern, ".*_proj");
   EXPECT_EQ(lora.params.r, 4);
@@ -30,6 +33,8 @@ TEST(PeftConfig, Reads_each_kind_and_nested_stacks_and_writes_them_again) {
   EXPECT_EQ(lora.params.dropout, 0.1);
   EXPECT_FALSE(lora.params.use_rslora);
   EXPECT_EQ(std::get<FullTuneConfig>(std::get<StackConfig>(methods[1]).methods.at(0)).module_name_pattern, "norm");
+  EXPECT_EQ(std::get<DoraConfig>(methods[2]).module_name_pattern, ".*_proj");
+  EXPECT_EQ(std::get<DoraConfig>(methods[2]).params.r, 4);
   const auto written = write_record(config);
   EXPECT_EQ(write_record(peft_method_from_config(nlohmann::json::parse(written.dump()))), written);
 }
@@ -49,7 +54,7 @@ TEST(PeftConfig, Names_the_key_of_a_fault) {
         return peft_method_from_config({{"kind", "stack"}, {"methods", nlohmann::json::array()}});
       },
       ThrowsMessage<ConfigError>(HasSubstr("methods: expected one or more methods")));
-  EXPECT_THAT(with("/kind", "dora"), ThrowsMessage<ConfigError>(HasSubstr("methods.0.kind")));
+  EXPECT_THAT(with("/kind", "vera"), ThrowsMessage<ConfigError>(HasSubstr("methods.0.kind")));
 }
 
 TEST(LoraParams, Scale_as_peft_does) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/peft/magnitudes.h"
 
 #include "tests/peft/toy_model.h"
 
@@ -95,6 +96,68 @@ TEST(InjectPeft, Refuses_a_model_that_has_adapters) {
   EXPECT_THAT([&] { return inject_peft(lora("biased"), *model); },
               ThrowsMessage<ConfigError>(HasSubstr("got one of 'proj'")));
   EXPECT_TRUE(model->proj->adapter()->a->weight->requires_grad());
+}
+
+DoraConfig dora(const std::string& pattern, LoraParams params = {.r = 2, .alpha = 4.0}) {
+  return {.module_name_pattern = pattern, .params = params};
+}
+
+TEST(InjectPeft, Adds_magnitudes_of_the_rows_of_linears) {
+  const auto model = make_module<test::ToyModel>();
+  model->to(at::kBFloat16);
+  EXPECT_THAT(inject_peft(dora("proj"), *model).trained,
+              ElementsAre("proj.lora_A.weight", "proj.lora_B.weight", "proj.lora_magnitude_vector.weight"));
+  const ParameterPtr magnitude = model->proj->adapter()->magnitude->weight;
+  EXPECT_THAT(magnitude->global_shape(), ElementsAre(20));
+  EXPECT_EQ(magnitude->role(), ParameterRole::kVector);
+  EXPECT_EQ(magnitude->local().scalar_type(), at::kFloat);  // what it learns is small beside its values
+  EXPECT_FALSE(model->proj->is_product());
+  EXPECT_TRUE(is_adapter_parameter("proj.lora_magnitude_vector.weight"));
+  EXPECT_FALSE(is_adapter_parameter("proj.lora_magnitude_vector.bias"));
+}
+
+TEST(InjectPeft, Begins_magnitudes_with_the_function_of_the_model) {
+  for (const auto& [dtype, pattern] : {std::pair{at::kBFloat16, "proj"}, std::pair{at::kDouble, "proj|biased"}}) {
+    const auto plain = make_module<test::ToyModel>();
+    const auto adapted = make_module<test::ToyModel>();
+    for (const auto& model : {plain, adapted}) {
+      model->to(dtype);
+      if (model.shared() == adapted.shared()) (void)inject_peft(dora(pattern), *adapted);
+      model->materialize(at::kCPU);
+      model->reset_parameters(/*base_seed=*/3);
+    }
+    const at::Tensor x = at::linspace(-1, 1, 90, at::kDouble).view({9, 10}).to(dtype);
+    EXPECT_TRUE(adapted(x).isnan().all().item<bool>());  // not the function of another model
+    begin_magnitudes(*adapted);
+    const double tolerance = dtype == at::kDouble ? 1e-12 : 0.0;
+    EXPECT_TRUE(at::allclose(adapted(x), plain(x), tolerance, tolerance));
+  }
+}
+
+TEST(InjectPeft, Leaves_magnitudes_that_have_values) {
+  const auto model = make_module<test::ToyModel>();
+  (void)inject_peft(dora("proj|biased"), *model);
+  test::fill(*model);
+  const at::Tensor before = model->proj->adapter()->magnitude->weight->local().detach().clone();
+  begin_magnitudes(*model, {"proj.lora_magnitude_vector.weight"});
+  EXPECT_TRUE(at::equal(model->proj->adapter()->magnitude->weight->local(), before));
+  const auto& adapter = *model->biased->adapter();  // which has a B
+  const at::Tensor sum =
+      model->biased->weight->local() + adapter.b->weight->local().matmul(adapter.a->weight->local()) * 2;
+  EXPECT_TRUE(at::allclose(adapter.magnitude->weight->local(), at::linalg_vector_norm(sum, 2, at::IntArrayRef{1})));
+}
+
+TEST(InjectPeft, Refuses_magnitudes_of_others_than_frozen_linears) {
+  const auto error_of = [](const PeftConfig& method) {
+    return [method] { return inject_peft(method, *make_module<test::ToyModel>()); };
+  };
+  EXPECT_THAT(error_of(dora("experts")), ThrowsMessage<ConfigError>(HasSubstr("got 'experts'")));
+  EXPECT_THAT(error_of(dora("router")), ThrowsMessage<ConfigError>(HasSubstr("got 'router'")));
+  EXPECT_THAT(error_of(StackConfig{.methods = {dora("proj"), lora("proj")}}),
+              ThrowsMessage<ConfigError>(HasSubstr("two for 'proj'")));
+  EXPECT_THAT(error_of(StackConfig{.methods = {tune("proj"), dora("proj")}}),
+              ThrowsMessage<ConfigError>(HasSubstr("got both for 'proj'")));
+  EXPECT_NO_THROW(error_of(StackConfig{.methods = {tune(""), dora("proj")}})());
 }
 
 TEST(InjectPeft, Full_tune_leaves_the_bases_of_adapters_frozen_unless_they_are_named) {

@@ -12,12 +12,17 @@
 namespace d9d::merge_test {
 namespace {
 
-ModulePtr<test::ToyModel> adapted_model(at::ScalarType dtype) {
+ModulePtr<test::ToyModel> adapted_model(const PeftConfig& method, at::ScalarType dtype) {
   auto model = make_module<test::ToyModel>();
-  (void)inject_peft(LoraConfig{.module_name_pattern = "proj|biased|experts", .params = {.r = 2, .alpha = 4.0}}, *model);
+  (void)inject_peft(method, *model);
   test::fill(*model, dtype);
   return model;
 }
+ModulePtr<test::ToyModel> adapted_model(at::ScalarType dtype) {
+  return adapted_model(LoraConfig{.module_name_pattern = "proj|biased|experts", .params = {.r = 2, .alpha = 4.0}},
+                       dtype);
+}
+const DoraConfig kDora{.module_name_pattern = "proj|biased", .params = {.r = 2, .alpha = 4.0}};
 
 const at::Tensor kX = at::linspace(-1, 1, 90, at::kDouble).view({9, 10});
 
@@ -28,14 +33,15 @@ std::map<std::string, at::Tensor> copies_of(const Module& model) {
 }
 
 TEST(MergePeft, Computes_the_same_without_adapters) {
-  const auto model = adapted_model(at::kDouble);
-  const at::Tensor expected = model(kX);
-  const auto merged = merge_peft(*model);
-  EXPECT_TRUE(at::allclose(model(kX), expected, 1e-12, 1e-12));
-  for (const auto& [name, parameter] : model->named_parameters()) {
-    EXPECT_THAT(name, ::testing::Not(::testing::HasSubstr("lora")));
+  for (const auto& model : {adapted_model(at::kDouble), adapted_model(kDora, at::kDouble)}) {
+    const at::Tensor expected = model(kX);
+    const auto merged = merge_peft(*model);
+    EXPECT_TRUE(at::allclose(model(kX), expected, 1e-12, 1e-12));
+    for (const auto& [name, parameter] : model->named_parameters()) {
+      EXPECT_THAT(name, ::testing::Not(::testing::HasSubstr("lora")));
+    }
+    EXPECT_EQ(model->named_parameters().size(), make_module<test::ToyModel>()->named_parameters().size());
   }
-  EXPECT_EQ(model->named_parameters().size(), make_module<test::ToyModel>()->named_parameters().size());
 }
 
 TEST(MergePeft, Rounds_a_sum_in_float32_once) {
@@ -52,16 +58,17 @@ TEST(MergePeft, Rounds_a_sum_in_float32_once) {
 }
 
 TEST(MergePeft, Is_undone_bit_for_bit) {
-  const auto model = adapted_model(at::kBFloat16);
-  const auto before = copies_of(*model);
-  MergedPeft merged = merge_peft(*model);
-  EXPECT_FALSE(at::equal(model->proj->weight->local(), before.at("proj.weight")));
-  merged.unmerge();
-  const auto after = copies_of(*model);
-  ASSERT_EQ(after.size(), before.size());
-  for (const auto& [name, tensor] : after) EXPECT_TRUE(at::equal(tensor, before.at(name))) << name;
-  merged.unmerge();
-  EXPECT_TRUE(at::equal(model->proj->weight->local(), before.at("proj.weight")));
+  for (const auto& model : {adapted_model(at::kBFloat16), adapted_model(kDora, at::kBFloat16)}) {
+    const auto before = copies_of(*model);
+    MergedPeft merged = merge_peft(*model);
+    EXPECT_FALSE(at::equal(model->proj->weight->local(), before.at("proj.weight")));
+    merged.unmerge();
+    const auto after = copies_of(*model);
+    ASSERT_EQ(after.size(), before.size());
+    for (const auto& [name, tensor] : after) EXPECT_TRUE(at::equal(tensor, before.at(name))) << name;
+    merged.unmerge();
+    EXPECT_TRUE(at::equal(model->proj->weight->local(), before.at("proj.weight")));
+  }
 }
 
 TEST(MergePeft, Refuses_a_sum_that_overflows_and_changes_nothing) {

@@ -89,6 +89,17 @@ TEST(MergedOnTheWay, Merges_an_adopted_linear_and_those_of_stages_without_names)
   for (const auto& [name, tensor] : net->state_dict()) EXPECT_TRUE(at::equal(made.at(name), tensor)) << name;
 }
 
+TEST(MergedOnTheWay, Has_rows_with_the_norms_that_magnitudes_say) {
+  auto model = make_module<test::ToyModel>();
+  (void)inject_peft(DoraConfig{.module_name_pattern = "proj|biased", .params = {.r = 2, .alpha = 3.0}}, *model);
+  test::fill(*model);
+  const at::Tensor magnitudes = model->proj->adapter()->magnitude->weight->local().detach().clone();
+  const at::Tensor made = exported(*model, kOwnNames).at("proj.weight");
+  EXPECT_TRUE(at::allclose(at::linalg_vector_norm(made, 2, at::IntArrayRef{1}), magnitudes.abs(), 1e-12, 1e-12));
+  (void)merge_peft(*model);
+  EXPECT_TRUE(at::equal(made, model->proj->weight->local()));
+}
+
 TEST(MergedOnTheWay, Leaves_the_model_as_it_is) {
   const auto model = adapted_model(at::kBFloat16);
   const at::Tensor before = model->proj->weight->local().clone();

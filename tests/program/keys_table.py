@@ -244,7 +244,7 @@ def fsdp_rows():
 
 def adapter_rows():
     adapters, injects = "model_provider.adapters", "tests/peft/inject_test.cpp"
-    scales = "Scale_as_peft_does"
+    scales, oracle = "Scale_as_peft_does", "tests/oracle/dora_parity_test.cpp"
     return {
         adapters: tests("tests/loop/run/pipeline_resume_test.cpp",
                         "With_adapters_saves_them_alone_and_continues_on_other_layouts"),
@@ -253,6 +253,11 @@ def adapter_rows():
         f"{adapters}[lora].params.alpha": tests("tests/peft/config_test.cpp", scales),
         f"{adapters}[lora].params.use_rslora": tests("tests/peft/config_test.cpp", scales),
         f"{adapters}[lora].params.dropout": tests(injects, "Drops_what_A_reads_in_training_alone"),
+        f"{adapters}[dora].module_name_pattern": tests(injects, "Adds_magnitudes_of_the_rows_of_linears"),
+        f"{adapters}[dora].params.r": tests(oracle, "Of_output_loss_gradients_and_merged_output"),
+        f"{adapters}[dora].params.alpha": tests(oracle, "Of_output_loss_gradients_and_merged_output"),
+        f"{adapters}[dora].params.use_rslora": tests(oracle, "Of_output_loss_gradients_and_merged_output"),
+        f"{adapters}[dora].params.dropout": tests(oracle, "Of_dropout"),
         f"{adapters}[full_tune].module_name_pattern": tests(
             injects, "Full_tune_leaves_the_bases_of_adapters_frozen_unless_they_are_named"),
         f"{adapters}[stack].methods": tests(injects, "Stacks_may_be_nested"),

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "d9d/base/check.h"
 #include "d9d/kernels/linear/linear.h"
@@ -48,16 +49,40 @@ namespace {
 
 // y, and the term of an adapter that low_rank_terms() has not.
 at::Tensor with_term(const Linear& linear, const at::Tensor& x, const at::Tensor& y) {
-  return linear.adapter() && linear.low_rank_terms().empty() ? y + (*linear.adapter())(x) : y;
+  return linear.low_rank_terms().empty() ? y + (*linear.adapter())(x) : y;
+}
+
+at::Tensor row_norms(const Linear& linear) {
+  const auto& adapter = *linear.adapter();
+  const at::NoGradGuard no_grad;
+  return norms_of_rows(
+      squares_of_rows(linear.weight->local(), adapter.a->weight->local(), adapter.b->weight->local(), adapter.scale),
+      *linear.weight);
+}
+
+// y, and what the adapter adds to it. y: the product with the weight, low_rank_terms() and, if there are no magnitudes,
+// perhaps a bias.
+at::Tensor adapted(const Linear& linear, const at::Tensor& x, const at::Tensor& y) {
+  if (!linear.adapter()) return y;
+  const auto& adapter = *linear.adapter();
+  if (!adapter.magnitude) return with_term(linear, x, y);
+  if (!adapter.dropout || !adapter.dropout->is_training()) {
+    return adapter.magnitude(with_term(linear, x, y), row_norms(linear));
+  }
+  // As Hugging Face peft: magnitudes change the product with what dropout leaves.
+  const at::Tensor left = adapter.dropout(x);
+  const at::Tensor of_left = kernels::linear(left, linear.weight->local());
+  return y - of_left + adapter.magnitude(of_left + adapter.from_hidden(adapter.a(left)), row_norms(linear));
 }
 
 at::Tensor output_of(const Linear& linear, const at::Tensor& x, const std::vector<at::Tensor>& biases) {
-  return with_term(linear, x, kernels::linears(x, {linear.weight->local()}, biases, linear.low_rank_terms()).front());
+  return adapted(linear, x, kernels::linears(x, {linear.weight->local()}, biases, linear.low_rank_terms()).front());
 }
 
 }  // namespace
 
 at::Tensor Linear::forward(const at::Tensor& x) const {
+  if (bias && has_magnitude()) return product(x) + bias->local();
   return output_of(*this, x, bias ? std::vector{bias->local()} : std::vector<at::Tensor>());
 }
 
@@ -69,7 +94,13 @@ void Linear::add_adapter(const LowRankConfig& low_rank) {
   };
   const ModulePtr<Linear> b = make(low_rank.rank, config.out_features);
   b->weight->set_init(init::zeros());
-  put_new_adapter(make(config.in_features, low_rank.rank), b, low_rank, weight->local().scalar_type());
+  const at::ScalarType dtype = weight->local().scalar_type();
+  ModulePtr<Magnitude> magnitude;
+  if (low_rank.has_magnitude) {
+    magnitude = make_module<Magnitude>(config.out_features);
+    magnitude->to(at::promote_types(dtype, at::kFloat));
+  }
+  put_new_adapter(make(config.in_features, low_rank.rank), b, low_rank, dtype, magnitude);
 }
 
 std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears) {
@@ -79,15 +110,19 @@ std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<Module
         return linear->is_plain() && linear->config.has_bias == has_biases;
       })) {
     std::vector<at::Tensor> weights;
-    std::vector<at::Tensor> biases;
+    std::vector<at::Tensor> biases, own_biases;  // those of the operator, those that follow magnitudes
+    const bool scales = std::ranges::any_of(linears, [](const auto& linear) { return linear->has_magnitude(); });
     std::vector<kernels::LowRankTerm> terms;
     for (const ModulePtr<Linear>& linear : linears) {
       for (kernels::LowRankTerm& term : linear->low_rank_terms(weights.size())) terms.push_back(std::move(term));
       weights.push_back(linear->weight->local());
-      if (linear->bias) biases.push_back(linear->bias->local());
+      if (linear->bias) (scales ? own_biases : biases).push_back(linear->bias->local());
     }
     outputs = kernels::linears(x, weights, biases, terms);
-    for (std::size_t i = 0; i < linears.size(); ++i) outputs[i] = with_term(*linears[i], x, outputs[i]);
+    for (std::size_t i = 0; i < linears.size(); ++i) {
+      outputs[i] = adapted(*linears[i], x, outputs[i]);
+      if (!own_biases.empty()) outputs[i] = outputs[i] + own_biases[i];
+    }
     return outputs;
   }
   for (const ModulePtr<Linear>& linear : linears) outputs.push_back(linear(x));
@@ -100,6 +135,7 @@ void add_columns(TensorPlan& plan, const ModulePtr<Linear>& linear) {
   if (!linear->adapter()) return;
   plan.parameters.push_back({linear->adapter()->a->weight, Replicate{}});
   plan.parameters.push_back({linear->adapter()->b->weight, Shard{0}});
+  if (linear->has_magnitude()) plan.parameters.push_back({linear->adapter()->magnitude->weight, Shard{0}});
 }
 
 void add_rows(TensorPlan& plan, const ModulePtr<Linear>& linear) {
@@ -108,6 +144,7 @@ void add_rows(TensorPlan& plan, const ModulePtr<Linear>& linear) {
   if (!linear->adapter()) return;
   plan.parameters.push_back({linear->adapter()->a->weight, Shard{1}});
   plan.parameters.push_back({linear->adapter()->b->weight, Replicate{}});
+  if (linear->has_magnitude()) plan.parameters.push_back({linear->adapter()->magnitude->weight, Replicate{}});
 }
 
 void join_weights(const std::vector<ModulePtr<Linear>>& linears) {

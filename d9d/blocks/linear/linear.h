@@ -1,4 +1,4 @@
-// y = x W^T (+ b), and a term of low rank if the linear has an adapter.
+// y = x W^T (+ b), and a term of low rank if the linear has an adapter, whose rows may have magnitudes of their own.
 #pragma once
 
 #include <vector>
@@ -18,7 +18,8 @@ struct LinearConfig {
 
 // State: weight [out, in], and bias [out] if has_bias. Both are initially from U(-1/sqrt(in), 1/sqrt(in)), as in
 // PyTorch. With an adapter of rank r also lora_A.weight [r, in], initially as weight, and lora_B.weight [out, r],
-// initially 0, both of the weight's role.
+// initially 0, both of the weight's role. With magnitudes also lora_magnitude_vector.weight [out] (magnitude.h);
+// forward is then collective where tensor parallelism cuts the weight's columns.
 class Linear : public Adaptable<Linear> {
  public:
   explicit Linear(const LinearConfig& config);
@@ -30,8 +31,9 @@ class Linear : public Adaptable<Linear> {
   // Whether it has neither a bias, hooks of its own nor a part of an adapter that is more than a product, so that a
   // kernel may use its weight and low_rank_terms() directly.
   [[nodiscard]] bool is_product() const {
-    return !bias && is_plain() && low_rank_terms().size() == (adapter() ? 1 : 0);
+    return !bias && is_plain() && !has_magnitude() && low_rank_terms().size() == (adapter() ? 1 : 0);
   }
+  [[nodiscard]] bool has_magnitude() const { return adapter() && adapter()->magnitude; }
   // The adapter's term, which is that of `output` of an operator; empty without adapter, with dropout, or if A or B
   // have hooks of their own.
   [[nodiscard]] std::vector<kernels::LowRankTerm> low_rank_terms(std::size_t output = 0) const;
@@ -46,7 +48,7 @@ class Linear : public Adaptable<Linear> {
 
 // Applies each linear to x, in order. If none has hooks of its own, and all have a bias or none has, the products with
 // the weights are one operator, which joins them where it can and adds the terms of adapters without dropout
-// (kernels/linear/linear.h).
+// (kernels/linear/linear.h), and biases unless one has magnitudes.
 [[nodiscard]] std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears);
 
 // For after_materialize of a block that uses linears_of: places the weights contiguously one after another in memory,
@@ -55,7 +57,7 @@ void join_weights(const std::vector<ModulePtr<Linear>>& linears);
 
 // For tensor_plan() of a block: places the parameters of a linear that computes this rank's columns, or that takes
 // them (rows of the product).
-//                  weight     bias        lora_A      lora_B
+//                  weight     bias        lora_A      lora_B, magnitudes
 //   add_columns    Shard(0)   Shard(0)    Replicate   Shard(0)
 //   add_rows       Shard(1)   Replicate   Shard(1)    Replicate      the sum over ranks has the adapter's term too
 void add_columns(TensorPlan& plan, const ModulePtr<Linear>& linear);

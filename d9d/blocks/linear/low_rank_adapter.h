@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "d9d/blocks/linear/magnitude.h"
 #include "d9d/blocks/regularization/dropout.h"
 #include "d9d/modules/module.h"
 
@@ -18,13 +19,14 @@ namespace d9d {
 
 struct LowRankConfig {
   std::int64_t rank = 0;
-  double scale = 1.0;    // of the term
-  double dropout = 0.0;  // of what A reads, in training
+  double scale = 1.0;          // of the term
+  double dropout = 0.0;        // of what A reads, in training
+  bool has_magnitude = false;  // DoRA (magnitude.h), which Linear alone can have
 };
 
-// Regular expression of the whole names of the weights of A and B, and whether a name is such a one. A factor that is
-// cut as a vocabulary has one for each split: lora_B.<split>.weight.
-inline constexpr const char* kAdapterParameters = "(?:.*\\.)?lora_[AB]\\.(?:[^.]+\\.)?weight";
+// Regular expression of the whole names of the weights of A, B and magnitudes, and whether a name is such a one. A
+// factor that is cut as a vocabulary has one for each split: lora_B.<split>.weight.
+inline constexpr const char* kAdapterParameters = "(?:.*\\.)?lora_(?:[AB]\\.(?:[^.]+\\.)?|magnitude_vector\\.)weight";
 [[nodiscard]] bool is_adapter_parameter(const std::string& name);
 
 class AdapterDropout final : public Dropout {
@@ -42,6 +44,7 @@ struct LowRankAdapter {
   ModulePtr<B> b;
   ModulePtr<AdapterDropout> dropout;  // null: none
   double scale = 1.0;
+  ModulePtr<Magnitude> magnitude = {};  // null: LoRA. Others than Linear have none
 
   // The term for x. others: the other arguments of A's and B's forward.
   template <class... Others>
@@ -66,29 +69,31 @@ template <class A, class B = A>
 class Adaptable : public Module {
  public:
   [[nodiscard]] const std::optional<LowRankAdapter<A, B>>& adapter() const { return adapter_; }
-  // Local. Registers A, B and dropout as children. Throws ConfigError if there is an adapter already.
+  // Local. Registers A, B, dropout and magnitude as children. Throws ConfigError if there is an adapter already.
   void put_adapter(LowRankAdapter<A, B> adapter) {
     register_module("lora_A", adapter.a);
     register_module("lora_B", adapter.b);
     if (adapter.dropout) register_module("lora_dropout", adapter.dropout);
+    if (adapter.magnitude) register_module("lora_magnitude_vector", adapter.magnitude);
     adapter_ = std::move(adapter);
   }
   // Local. Removes these children. There must be an adapter.
   [[nodiscard]] LowRankAdapter<A, B> take_adapter() {
-    for (const char* name : {"lora_A", "lora_B", "lora_dropout"}) remove_child(name);
+    for (const char* name : {"lora_A", "lora_B", "lora_dropout", "lora_magnitude_vector"}) remove_child(name);
     return *std::exchange(adapter_, std::nullopt);
   }
 
  protected:
   // Puts the adapter of two new modules in the dtype of the weight.
-  void put_new_adapter(const ModulePtr<A>& a, const ModulePtr<B>& b, const LowRankConfig& config,
-                       at::ScalarType dtype) {
+  void put_new_adapter(const ModulePtr<A>& a, const ModulePtr<B>& b, const LowRankConfig& config, at::ScalarType dtype,
+                       const ModulePtr<Magnitude>& magnitude = {}) {
     a->to(dtype);
     b->to(dtype);
     put_adapter({.a = a,
                  .b = b,
                  .dropout = config.dropout == 0.0 ? nullptr : make_module<AdapterDropout>(config.dropout),
-                 .scale = config.scale});
+                 .scale = config.scale,
+                 .magnitude = magnitude});
   }
 
  private:

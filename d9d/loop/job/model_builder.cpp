@@ -20,6 +20,7 @@
 #include "d9d/modules/detect_non_finite.h"
 #include "d9d/modules/mixed_precision.h"
 #include "d9d/peft/adapted_model.h"
+#include "d9d/peft/magnitudes.h"
 
 namespace d9d {
 
@@ -166,6 +167,11 @@ BuiltStage build_model_stage(const DistContext& context, const TrainerConfig& co
     built.loaded = load_source_checkpoint(
         context, module, config.model_stage_factory,
         [&](const HuggingFaceDirectory& source) { return provider.map_source_checkpoint(source, module); });
+  }
+  if (!resumes) {
+    std::set<std::string> loaded;
+    if (built.loaded) loaded.insert(built.loaded->loaded.begin(), built.loaded->loaded.end());
+    begin_magnitudes(module, loaded);
   }
   if (config.model_stage_factory.source_adapters && !resumes) {
     load_source_adapters(context, module, config.model_stage_factory,

@@ -1,8 +1,8 @@
 // Gives memory, layouts and values to a model stage that a provider has initialized on the meta device. Training,
 // measuring and planning build their stages with it.
 //
-//   adapters -> master dtype -> parallelize -> materialize -> initial values -> source checkpoint -> source adapters
-//   -> detect_non_finite
+//   adapters -> master dtype -> parallelize -> materialize -> initial values -> source checkpoint -> magnitudes of DoRA
+//   -> source adapters -> detect_non_finite
 //
 // Example
 //   const std::shared_ptr<AnyModelStage> stage = binding.initialize_stage(context, info);

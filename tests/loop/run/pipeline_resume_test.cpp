@@ -269,8 +269,10 @@ PeftConfig lora(const std::string& pattern) {
 }
 
 TEST_F(PipelineResume, With_adapters_saves_them_alone_and_continues_on_other_layouts) {
-  for (const bool has_experts : {false, true}) {
-    SCOPED_TRACE(cat("experts ", has_experts));
+  const PeftConfig dora = DoraConfig{.module_name_pattern = ".*_proj", .params = {.r = 2, .alpha = 4.0}};
+  for (const auto& [method, has_experts] :
+       {std::pair(lora(".*_proj"), false), std::pair(lora(".*_proj"), true), std::pair(dora, false)}) {
+    SCOPED_TRACE(cat("experts ", has_experts, ", kind ", method.index()));
     std::vector<TensorSource> tensors;
     for (const auto& [name, tensor] : train({.has_experts = has_experts, .num_steps = 1}).parameters) {
       tensors.push_back(tensor_source(name, tensor));
@@ -280,7 +282,7 @@ TEST_F(PipelineResume, With_adapters_saves_them_alone_and_continues_on_other_lay
     PipelineJob job{.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2},
                     .schedule = OneFOneBScheduleConfig{},
                     .has_experts = has_experts,
-                    .adapters = lora(".*_proj")};
+                    .adapters = method};
     job.model = {.source_checkpoint = folder() / "source", .checkpoint_only_trainable_parameters = true};
     const Trained whole = save(job);
     for (const std::string& name : checkpoint_at(folder() / "kept").value().tensors("model.").names) {
