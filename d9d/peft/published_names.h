@@ -22,7 +22,7 @@ namespace d9d {
 [[nodiscard]] std::string peft_name(const std::string& module, const std::string& part);
 // The same of an adapter with this product. Those of embeddings have other names, and A [r, rows].
 [[nodiscard]] std::string peft_name(const std::string& module, const std::string& part, LowRankProduct product);
-// Of the magnitudes of DoRA.
+// The name of the magnitudes of DoRA.
 [[nodiscard]] std::string peft_magnitude_name(const std::string& module);
 
 class PublishedNames {

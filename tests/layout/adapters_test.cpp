@@ -13,6 +13,7 @@ namespace {
 struct Model {
   const char* family;
   bool ties_embeddings = false;
+  bool has_magnitudes = false;
 };
 
 class Adapters : public ::testing::TestWithParam<Model> {};
@@ -22,6 +23,7 @@ LayoutJob job_of(const Model& model) {
           .num_layers = 4,
           .ties_embeddings = model.ties_embeddings,
           .adapts = true,
+          .has_magnitudes = model.has_magnitudes,
           .num_microbatches = 4};
 }
 
@@ -87,9 +89,13 @@ TEST(AdaptersOfHeads, Train_on_pipelines_and_data_parallel_ranks_as_on_one_rank)
 
 INSTANTIATE_TEST_SUITE_P(Every, Adapters,
                          ::testing::Values(Model{"qwen3_dense"}, Model{"qwen3_dense", /*ties_embeddings=*/true},
-                                           Model{"qwen3_moe"}, Model{"qwen2"}),
+                                           Model{"qwen3_moe"}, Model{"qwen2"},
+                                           Model{.family = "qwen3_dense", .has_magnitudes = true},
+                                           Model{.family = "qwen3_moe", .has_magnitudes = true},
+                                           Model{.family = "qwen2", .has_magnitudes = true}),
                          [](const auto& each) {
-                           return cat(each.param.family, each.param.ties_embeddings ? "_tied" : "");
+                           return cat(each.param.family, each.param.ties_embeddings ? "_tied" : "",
+                                      each.param.has_magnitudes ? "_with_magnitudes" : "");
                          });
 
 }  // namespace

@@ -217,6 +217,7 @@ LayoutCase draw_case() {
     const bool is_proportional = std::ranges::count(std::vector{kSgd, kMomentum, kNesterov}, drawn.job.update_rule) > 0;
     if (!is_proportional) drawn.job.update_rule = kNesterov;
   }
+  drawn.job.has_magnitudes = drawn.job.adapts && one_in(2);
   if (is_rounded_to_float(drawn)) {  // Adam's updates have the same size for a rounding error as for a gradient
     drawn.job.update_rule = UpdateRule::kSgd;
     drawn.job.num_steps = 1;  // after an update some token may be at a tie of two experts

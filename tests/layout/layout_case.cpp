@@ -24,6 +24,7 @@
 #include "d9d/modules/mixed_precision.h"
 #include "d9d/optim/build_optimizer.h"
 #include "d9d/optim/ema.h"
+#include "d9d/peft/magnitudes.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
 
@@ -131,6 +132,7 @@ class RankJob {
     mutate_placements(*model, mutation_);
     model->materialize(at::kCPU);
     model->reset_parameters(/*base_seed=*/11);
+    begin_magnitudes(*model);
     if (mutation_ == Mutation::kAdapterSeed && context_.rank() == context_.world_size() - 1) {
       for (const auto& [name, parameter] : model->named_parameters()) {
         if (is_adapter_parameter(name)) parameter->reset({.key = philox_key(/*seed=*/12, "init", name)});

@@ -282,6 +282,7 @@ std::string source(const LayoutJob& job) {
       .member("ties_embeddings", &LayoutJob::ties_embeddings)
       .member("freezes_attention", &LayoutJob::freezes_attention)
       .member("adapts", &LayoutJob::adapts)
+      .member("has_magnitudes", &LayoutJob::has_magnitudes)
       .member("is_mixed", &LayoutJob::is_mixed)
       .member("calls_layers_twice", &LayoutJob::calls_layers_twice)
       .member("freezes_late", &LayoutJob::freezes_late)

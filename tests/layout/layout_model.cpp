@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/base/check.h"
 #include "d9d/blocks/moe/moe_layer.h"
 #include "d9d/core/autograd/checkpoint.h"
 #include "d9d/peft/inject.h"
@@ -158,8 +159,14 @@ ModulePtr<LayoutModel> make_layout_model(const LayoutJob& job, Checkpoints check
   }
   if (job.adapts) {
     const PeftConfig norms = FullTuneConfig{.module_name_pattern = ".*norm"};
-    const PeftConfig adapters = LoraConfig{.module_name_pattern = ".*", .params = {.r = 3, .alpha = 5.0}};
-    (void)inject_peft_into_stage(StackConfig{.methods = {norms, adapters}}, *model);
+    const LoraParams params{.r = 3, .alpha = 5.0};
+    const std::string projections = ".*\\.(self_attn|mlp|shared_expert)\\.[a-z]*_proj";
+    StackConfig method{.methods = {norms, LoraConfig{.module_name_pattern = ".*", .params = params}}};
+    if (job.has_magnitudes) {
+      method.methods = {norms, DoraConfig{.module_name_pattern = projections, .params = params},
+                        LoraConfig{.module_name_pattern = cat("(?!", projections, "$).*"), .params = params}};
+    }
+    (void)inject_peft_into_stage(method, *model);
   }
   if (job.freezes_attention) freeze_attention(*model->backbone);
   return model;

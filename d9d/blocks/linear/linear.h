@@ -18,8 +18,8 @@ struct LinearConfig {
 
 // State: weight [out, in], and bias [out] if has_bias. Both are initially from U(-1/sqrt(in), 1/sqrt(in)), as in
 // PyTorch. With an adapter of rank r also lora_A.weight [r, in], initially as weight, and lora_B.weight [out, r],
-// initially 0, both of the weight's role. With magnitudes also lora_magnitude_vector.weight [out] (magnitude.h);
-// forward is then collective where tensor parallelism cuts the weight's columns.
+// initially 0, both of the weight's role. With magnitudes also lora_magnitude_vector.weight [out] (magnitude.h); then
+// forward is collective where tensor parallelism cuts the weight's columns.
 class Linear : public Adaptable<Linear> {
  public:
   explicit Linear(const LinearConfig& config);
