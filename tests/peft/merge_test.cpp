@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/blocks/ffn/swiglu.h"
 #include "d9d/modules/mixed_precision.h"
+#include "d9d/parallelism/tensor/parallelize_tensor_parallel.h"
 #include "d9d/peft/inject.h"
+#include "d9d/peft/magnitudes.h"
 
+#include "tests/parallelism/one_rank.h"
 #include "tests/peft/toy_model.h"
 
 namespace d9d::merge_test {
@@ -86,6 +90,23 @@ TEST(MergePeft, Refuses_a_sum_that_overflows_and_changes_nothing) {
   for (const auto& [name, tensor] : after) EXPECT_TRUE(at::equal(tensor, before.at(name))) << name;
 }
 
+TEST(MergePeft, Refuses_rows_that_overflow_with_their_magnitudes) {
+  const auto model = make_module<test::ToyModel>();
+  model->to(at::kHalf);
+  (void)inject_peft(kDora, *model);  // with magnitudes in float32
+  for (const auto& [name, parameter] : model->named_parameters()) parameter->set_init(init::normal(0.5));
+  model->materialize(at::kCPU);
+  model->reset_parameters(/*base_seed=*/3);
+  const auto adapter = *model->proj->adapter();
+  for (const ParameterPtr& each : {adapter.a->weight, adapter.b->weight}) {
+    each->copy_from(at::full(each->global_shape(), 300.0, at::kHalf));
+  }
+  EXPECT_NO_THROW(merge_peft(*model).unmerge());  // W + scale * B A does not fit, its rows with these norms do
+  adapter.magnitude->weight->copy_from(at::full(adapter.magnitude->weight->global_shape(), 1e6));
+  EXPECT_THAT([&] { (void)merge_peft(*model); },
+              ::testing::ThrowsMessage<ConfigError>(::testing::HasSubstr("merged weights of 'proj' to fit into Half")));
+}
+
 TEST(MergePeft, Refuses_weights_that_another_module_reads_too) {
   struct Tied : Module {
     explicit Tied(const ParameterPtr& weight) { register_parameter("weight", weight); }
@@ -121,6 +142,43 @@ TEST(MergePeft, Reads_the_master_weights_of_adapters) {
   const auto merged = merge_peft(*model);
   EXPECT_EQ(adapter.a->weight->stored().scalar_type(), at::kFloat);
   EXPECT_TRUE(at::equal(model->proj->weight->local(), expected.to(at::kBFloat16)));
+}
+
+// The same numbers on one rank, and cut by tensor parallelism.
+using Pair = std::pair<ModulePtr<SwiGLU>, ModulePtr<SwiGLU>>;
+Pair whole_and_cut(World& world) {
+  const SwiGLUConfig config{.hidden_size = 6, .intermediate_size = 9};
+  const Pair pair = {make_module<SwiGLU>(config), make_module<SwiGLU>(config)};
+  const DoraConfig dora{.module_name_pattern = ".*_proj", .params = {.r = 2, .alpha = 4.0}};
+  for (const auto& model : {pair.first, pair.second}) (void)inject_peft(dora, *model);
+  parallelize_tensor_parallel(*pair.second, test::mesh_of(world, "tp"));
+  for (const auto& model : {pair.first, pair.second}) test::fill(*model);
+  return pair;
+}
+
+void expect_same(const Pair& pair) {
+  const auto actual = pair.second->full_state_dict();
+  for (const auto& [name, tensor] : pair.first->state_dict()) {
+    EXPECT_TRUE(at::allclose(actual.at(name), tensor, 1e-12, 1e-12)) << name;
+  }
+}
+
+TEST(MergePeft, Has_the_norms_of_whole_rows_where_tensor_parallelism_cuts_them) {
+  test::run_ranks(test::RankBackend::kThreads, 2, [](World& world) {
+    const Pair pair = whole_and_cut(world);
+    (void)merge_peft(*pair.first);
+    (void)merge_peft(*pair.second);
+    expect_same(pair);
+  });
+}
+
+TEST(Magnitudes, Begin_with_the_norms_of_whole_rows_where_tensor_parallelism_cuts_them) {
+  test::run_ranks(test::RankBackend::kThreads, 2, [](World& world) {
+    const Pair pair = whole_and_cut(world);
+    begin_magnitudes(*pair.first);
+    begin_magnitudes(*pair.second);
+    expect_same(pair);
+  });
 }
 
 }  // namespace

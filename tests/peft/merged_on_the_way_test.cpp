@@ -16,6 +16,7 @@
 namespace d9d::merged_on_the_way_test {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
@@ -93,6 +94,7 @@ TEST(MergedOnTheWay, Has_rows_with_the_norms_that_magnitudes_say) {
   auto model = make_module<test::ToyModel>();
   (void)inject_peft(DoraConfig{.module_name_pattern = "proj|biased", .params = {.r = 2, .alpha = 3.0}}, *model);
   test::fill(*model);
+  EXPECT_THAT(adapter_parameters(*model), Contains("proj.lora_magnitude_vector.weight"));
   const at::Tensor magnitudes = model->proj->adapter()->magnitude->weight->local().detach().clone();
   const at::Tensor made = exported(*model, kOwnNames).at("proj.weight");
   EXPECT_TRUE(at::allclose(at::linalg_vector_norm(made, 2, at::IntArrayRef{1}), magnitudes.abs(), 1e-12, 1e-12));

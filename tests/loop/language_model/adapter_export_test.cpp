@@ -234,12 +234,32 @@ TEST(AdapterExport, Warns_of_what_peft_does_not_take) {
       ElementsAre(HasSubstr("vLLM"), HasSubstr("merge_and_unload() of peft adds the adapter of model.embed_tokens")));
 }
 
+TEST(AdapterExport, Has_magnitudes_of_dora_in_float32_beside_narrow_factors) {
+  const DoraConfig dora{.module_name_pattern = ".*q_proj", .params = {.r = 2, .alpha = 3.0}};
+  const auto sizes = test::small_parameters<Qwen3DenseParameters>({});
+  CausalLMProvider provider(kQwen3Dense,
+                            {.model = {.written = sizes},
+                             .dtype = Dtype::kBFloat16,
+                             .adapters = dora,
+                             .exported = {.adapters = ExportedAdapters::kPeft, .dtype = Dtype::kBFloat16}},
+                            sizes, {}, "base");
+  const auto model = build(provider);
+  const std::string module = "base_model.model.model.layers.0.self_attn.q_proj.";
+  const Tensors tensors = tensors_in(provider.prepare_export(*model), *model);
+  EXPECT_EQ(tensors.at(module + "lora_magnitude_vector").scalar_type(), at::kFloat);
+  EXPECT_EQ(tensors.at(module + "lora_A.weight").scalar_type(), at::kBFloat16);
+  EXPECT_EQ(config_of(dora).at("use_dora"), true);
+  EXPECT_EQ(config_of(lora(".*q_proj")).at("use_dora"), false);
+}
+
 TEST(AdapterExport, Is_refused_where_the_format_cannot_say_it) {
   const auto error_of = [](const PeftConfig& method) {
     return [method] { (void)provider_of(kQwen3Dense, method, ExportedAdapters::kPeft); };
   };
   EXPECT_THAT(error_of(stack({lora(".*q_proj"), lora(".*k_proj", {.r = 3, .alpha = 4.5})})),
               ThrowsMessage<ConfigError>(HasSubstr("one r, alpha and use_rslora")));
+  EXPECT_THAT(error_of(stack({lora(".*q_proj"), DoraConfig{".*k_proj", {.r = 2, .alpha = 3.0}}})),
+              ThrowsMessage<ConfigError>(HasSubstr("by lora or by dora alone")));
   EXPECT_THAT(error_of(stack({lora(".*q_proj"), tune(".*q_proj")})),
               ThrowsMessage<ConfigError>(HasSubstr("got both for 'model.layers.0.self_attn.q_proj'")));
   EXPECT_THAT(error_of(stack({lora(".*q_proj"), tune("head")})),
