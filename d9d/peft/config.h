@@ -49,7 +49,7 @@ struct LoraConfig {
   }
 };
 
-// The same with magnitudes (Liu et al., DoRA, arXiv:2402.09353), of linears between hidden activations alone: the
+// LoRA with magnitudes (Liu et al., DoRA, arXiv:2402.09353), of linears between hidden activations alone: the
 // adapted weight has the directions of rows, and trained magnitudes their norms.
 struct DoraConfig {
   std::string module_name_pattern = {};  // regular expression of whole names of modules
