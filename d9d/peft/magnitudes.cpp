@@ -24,7 +24,7 @@ void begin_magnitudes(Module& model, const std::set<std::string>& but_for) {
     };
     const at::Tensor squares =
         squares_of_rows(weight, whole(adapter.a->weight), whole(adapter.b->weight), adapter.scale);
-    adapter.magnitude->weight->copy_from(squares.sqrt());
+    adapter.magnitude->weight->copy_from(squares.clamp_min(0).sqrt());
     begun.push_back(adapter.magnitude->weight);
   });
   update_local(begun);

@@ -29,14 +29,16 @@ at::Tensor wide(const ParameterPtr& weight) {
   return stored.to(at::promote_types(stored.scalar_type(), at::kFloat));
 }
 
-// sum: this rank's part of W + scale * B A.
-at::Tensor with_magnitude(const at::Tensor& sum, const ParameterPtr& magnitude, const Parameter& weight) {
-  if (magnitude == nullptr) return sum;
-  const at::Tensor ratio = magnitude->stored().detach() / norms_of_rows(sum.square().sum(1), weight);
-  return sum * ratio.unsqueeze(1);
+// What rows of W + scale * B A are multiplied by, [out, 1]: m / |.|. Undefined without magnitudes.
+at::Tensor factors_of_rows(const AdapterSite& site) {
+  const at::NoGradGuard no_grad;
+  const LowRankTerms terms = site.terms();
+  if (terms.magnitude == nullptr) return {};
+  const at::Tensor squares = squares_of_rows(wide(terms.weights[0]), wide(terms.a[0]), wide(terms.b[0]), terms.scale);
+  return (wide(terms.magnitude) / norms_of_rows(squares, *terms.weights[0])).unsqueeze(1);
 }
 
-std::function<void()> merge(const std::string& name, AdapterSite& site) {
+std::function<void()> merge(const std::string& name, AdapterSite& site, const at::Tensor& factors) {
   const at::NoGradGuard no_grad;
   const LowRankTerms terms = site.terms();
   std::vector<std::pair<ParameterPtr, at::Tensor>> originals;
@@ -46,7 +48,7 @@ std::function<void()> merge(const std::string& name, AdapterSite& site) {
     originals.emplace_back(weight, weight->stored().detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
     const at::Tensor sum = wide(weight) + low_rank_term(terms.product, wide(factor_of(terms.a, i)),
                                                         wide(factor_of(terms.b, i)), terms.scale);
-    sums.push_back(with_magnitude(sum, terms.magnitude, *weight));
+    sums.push_back(factors.defined() ? sum * factors : sum);
     check_merged_fits(name, sums[i], weight->local().scalar_type());
   }
   for (std::size_t i = 0; i < terms.weights.size(); ++i) set_values(terms.weights[i], sums[i]);
@@ -103,9 +105,14 @@ MergedPeft merge_peft(Module& model) {
     check_can_be_merged(name, *site, readers);
     sites.emplace_back(name, std::move(site));
   });
+  // Norms of rows that are cut are collective, so that they come before what can fail on one rank.
+  std::vector<at::Tensor> factors;
+  for (const auto& [name, site] : sites) factors.push_back(factors_of_rows(*site));
   std::vector<std::function<void()>> undo;
   try {
-    for (const auto& [name, site] : sites) undo.push_back(merge(name, *site));
+    for (std::size_t i = 0; i < sites.size(); ++i) {
+      undo.push_back(merge(sites[i].first, *sites[i].second, factors[i]));
+    }
   } catch (...) {
     MergedPeft(std::move(undo)).unmerge();
     throw;

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/blocks/linear/magnitude.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/mapper/leaves.h"
 
@@ -33,7 +34,7 @@ StateMapper merged(const AdaptedModule& module, const std::optional<at::ScalarTy
     Tensors made;
     for (std::size_t i = 0; i < num_weights; ++i) {
       at::Tensor sum = all[i] + low_rank_term(product, factor_of(a, i), factor_of(b, i), scale);
-      if (magnitude != all.end()) sum = sum * (*magnitude / sum.square().sum(1).sqrt()).unsqueeze(1);
+      if (magnitude != all.end()) sum = sum * (*magnitude / norms_of_squares(sum.square().sum(1))).unsqueeze(1);
       if (!sum.is_meta()) check_merged_fits(name, sum, to.value_or(dtype));
       made.push_back(to ? sum : sum.to(dtype));
     }

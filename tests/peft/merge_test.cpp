@@ -107,6 +107,27 @@ TEST(MergePeft, Refuses_rows_that_overflow_with_their_magnitudes) {
               ::testing::ThrowsMessage<ConfigError>(::testing::HasSubstr("merged weights of 'proj' to fit into Half")));
 }
 
+TEST(MergePeft, Keeps_a_row_of_zeros_that_has_a_magnitude) {
+  const auto model = make_module<test::ToyModel>();
+  (void)inject_peft(kDora, *model);
+  model->materialize(at::kCPU);
+  model->reset_parameters(/*base_seed=*/3);
+  at::Tensor values = model->proj->weight->local().detach().clone();
+  values[0].zero_();
+  model->proj->weight->copy_from(values);
+  begin_magnitudes(*model);
+  const at::Tensor x = at::ones({2, values.size(1)});
+  const at::Tensor y = model->proj(x);
+  EXPECT_TRUE(at::equal(y.select(-1, 0), at::zeros({2})));
+  y.sum().backward();
+  for (const auto& [name, parameter] : model->proj->named_parameters()) {
+    if (parameter->requires_grad()) EXPECT_TRUE(parameter->stored().grad().isfinite().all().item<bool>()) << name;
+  }
+  MergedPeft merged = merge_peft(*model);
+  EXPECT_TRUE(at::allclose(model->proj->weight->local(), values));
+  merged.unmerge();
+}
+
 TEST(MergePeft, Refuses_weights_that_another_module_reads_too) {
   struct Tied : Module {
     explicit Tied(const ParameterPtr& weight) { register_parameter("weight", weight); }

@@ -38,7 +38,7 @@ Linear::Linear(const LinearConfig& configuration)
 double Linear::training_flops(std::int64_t /*num_positions*/) const { return product_flops(*weight); }
 
 std::vector<kernels::LowRankTerm> Linear::low_rank_terms(std::size_t output) const {
-  if (!adapter() || adapter()->dropout || !adapter()->a->is_plain() || !adapter()->b->is_plain()) return {};
+  if (!adapter_is_term()) return {};
   return {{.a = adapter()->a->weight->local(),
            .b = adapter()->b->weight->local(),
            .scale = adapter()->scale,
@@ -47,9 +47,9 @@ std::vector<kernels::LowRankTerm> Linear::low_rank_terms(std::size_t output) con
 
 namespace {
 
-// y, and the term of an adapter that low_rank_terms() has not.
+// y, and the adapter's term if low_rank_terms() has not put it there.
 at::Tensor with_term(const Linear& linear, const at::Tensor& x, const at::Tensor& y) {
-  return linear.low_rank_terms().empty() ? y + (*linear.adapter())(x) : y;
+  return linear.adapter_is_term() ? y : y + (*linear.adapter())(x);
 }
 
 at::Tensor row_norms(const Linear& linear) {

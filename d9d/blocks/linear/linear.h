@@ -31,11 +31,15 @@ class Linear : public Adaptable<Linear> {
   // Whether it has neither a bias, hooks of its own nor a part of an adapter that is more than a product, so that a
   // kernel may use its weight and low_rank_terms() directly.
   [[nodiscard]] bool is_product() const {
-    return !bias && is_plain() && !has_magnitude() && low_rank_terms().size() == (adapter() ? 1 : 0);
+    return !bias && is_plain() && (!adapter() || (adapter_is_term() && !has_magnitude()));
   }
   [[nodiscard]] bool has_magnitude() const { return adapter() && adapter()->magnitude; }
-  // The adapter's term, which is that of `output` of an operator; empty without adapter, with dropout, or if A or B
-  // have hooks of their own.
+  // Whether there is an adapter that an operator can add as a term of low rank: without dropout, and without hooks of A
+  // and B.
+  [[nodiscard]] bool adapter_is_term() const {
+    return adapter() && !adapter()->dropout && adapter()->a->is_plain() && adapter()->b->is_plain();
+  }
+  // The term of such an adapter, which is that of `output` of an operator; empty otherwise.
   [[nodiscard]] std::vector<kernels::LowRankTerm> low_rank_terms(std::size_t output = 0) const;
 
   // Local. Puts a new adapter, see Adaptable.

@@ -29,6 +29,10 @@ at::Tensor squares_of_rows(const at::Tensor& weight, const at::Tensor& a, const 
          (products * wide_b).sum(1);
 }
 
+at::Tensor norms_of_squares(const at::Tensor& squares) {
+  return squares.clamp_min(std::numeric_limits<float>::min()).sqrt();
+}
+
 at::Tensor norms_of_rows(const at::Tensor& squares, const Parameter& weight) {
   const at::NoGradGuard no_grad;
   at::Tensor sums = squares;
@@ -36,7 +40,7 @@ at::Tensor norms_of_rows(const at::Tensor& squares, const Parameter& weight) {
     if (weight.placements()[axis] != Placement(Shard{1})) continue;
     sums = all_reduce_forward(sums, weight.mesh().slice({weight.mesh().axes()[axis].name}).lane_communicator());
   }
-  return sums.sqrt();
+  return norms_of_squares(sums);
 }
 
 }  // namespace d9d

@@ -26,8 +26,12 @@ class Magnitude final : public Module {
 [[nodiscard]] at::Tensor squares_of_rows(const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b,
                                          double scale);
 
-// Their roots, of whole rows. weight: whose local part the squares are of. Collective over the ranks that have other
-// columns of it by tensor parallelism.
+// Their roots. A row of zeros has a norm that is positive, and far below any other: with the magnitude 0 it stays a row
+// of zeros, and nothing is NaN.
+[[nodiscard]] at::Tensor norms_of_squares(const at::Tensor& squares);
+
+// The same of whole rows. weight: whose local part the squares are of. Collective over the ranks that have other columns
+// of it by tensor parallelism.
 [[nodiscard]] at::Tensor norms_of_rows(const at::Tensor& squares, const Parameter& weight);
 
 }  // namespace d9d
