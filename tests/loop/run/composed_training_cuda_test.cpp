@@ -53,6 +53,8 @@ TEST_F(ComposedTrainingCuda, Of_adapters_is_as_in_a_row) {
   expect_as_in_a_row(
       {.has_experts = true,
        .adapters = LoraConfig{.module_name_pattern = ".*_proj", .params = {.r = 2, .alpha = 4.0, .dropout = 0.0}}});
+  expect_as_in_a_row(
+      {.adapters = DoraConfig{.module_name_pattern = ".*_proj", .params = {.r = 2, .alpha = 4.0, .dropout = 0.0}}});
 }
 
 // Gradients have a wider dtype than the parameters and are collected in buckets.

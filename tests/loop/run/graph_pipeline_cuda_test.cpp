@@ -84,6 +84,13 @@ TEST_F(GraphPipelineCuda, With_frozen_layers_and_buckets_train_as_without) {
   expect_same_bits({.freezes_first = true, .dtype = at::kBFloat16, .gradient_dtype = Dtype::kFloat32});
 }
 
+TEST_F(GraphPipelineCuda, With_adapters_train_as_without) {
+  const auto params = [](double dropout) { return LoraParams{.r = 2, .alpha = 4.0, .dropout = dropout}; };
+  expect_same_bits({.has_experts = true, .adapters = LoraConfig{".*_proj", params(0.0)}});
+  expect_same_bits({.adapters = LoraConfig{".*_proj", params(0.1)}});
+  expect_same_bits({.adapters = DoraConfig{".*_proj", params(0.1)}});
+}
+
 TEST_F(GraphPipelineCuda, Have_a_graph_for_each_computation) {
   PipelineJob job{.schedule = ZeroBubbleVScheduleConfig{}, .num_steps = 7, .is_on_gpu = true, .has_graphs = true};
   const Trained trained = train(job);  // step 7 is the third of its kind
