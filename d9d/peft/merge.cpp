@@ -29,13 +29,19 @@ at::Tensor wide(const ParameterPtr& weight) {
   return stored.to(at::promote_types(stored.scalar_type(), at::kFloat));
 }
 
-// What rows of W + scale * B A are multiplied by, [out, 1]: m / |.|. Undefined without magnitudes.
+// This rank's part of W + scale * B A of the index-th weight.
+at::Tensor sum_of(const LowRankTerms& terms, std::size_t index) {
+  return wide(terms.weights[index]) +
+         low_rank_term(terms.product, wide(factor_of(terms.a, index)), wide(factor_of(terms.b, index)), terms.scale);
+}
+
+// What rows of the sum are multiplied by, [out, 1]: m / |.|. Undefined without magnitudes.
 at::Tensor factors_of_rows(const AdapterSite& site) {
   const at::NoGradGuard no_grad;
   const LowRankTerms terms = site.terms();
   if (terms.magnitude == nullptr) return {};
-  const at::Tensor squares = squares_of_rows(wide(terms.weights[0]), wide(terms.a[0]), wide(terms.b[0]), terms.scale);
-  return (wide(terms.magnitude) / norms_of_rows(squares, *terms.weights[0])).unsqueeze(1);
+  const at::Tensor norms = norms_of_rows(sum_of(terms, 0).square().sum(1), *terms.weights[0]);
+  return (wide(terms.magnitude) / norms).unsqueeze(1);
 }
 
 std::function<void()> merge(const std::string& name, AdapterSite& site, const at::Tensor& factors) {
@@ -46,8 +52,7 @@ std::function<void()> merge(const std::string& name, AdapterSite& site, const at
   for (std::size_t i = 0; i < terms.weights.size(); ++i) {
     const ParameterPtr& weight = terms.weights[i];
     originals.emplace_back(weight, weight->stored().detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
-    const at::Tensor sum = wide(weight) + low_rank_term(terms.product, wide(factor_of(terms.a, i)),
-                                                        wide(factor_of(terms.b, i)), terms.scale);
+    const at::Tensor sum = sum_of(terms, i);
     sums.push_back(factors.defined() ? sum * factors : sum);
     check_merged_fits(name, sums[i], weight->local().scalar_type());
   }
