@@ -44,6 +44,13 @@ class GraphPipelineCuda : public GpuTest {
   }
   void TearDown() override { at::globalContext().setDeterministicAlgorithms(false, /*warn_only=*/false); }
 
+  // Without the step that a loss asks for, which captured ones may not.
+  static Trained trained_by(const PipelineJob& job) {
+    Trained trained = train(job);
+    for (nlohmann::json& line : trained.logged) line.erase("steps/last");
+    return trained;
+  }
+
   // Compares training with and without graphs for every schedule.
   static void expect_same_bits(PipelineJob job) {
     job.is_on_gpu = true;
@@ -52,9 +59,9 @@ class GraphPipelineCuda : public GpuTest {
       SCOPED_TRACE(schedule_of(schedule).name);
       job.schedule = schedule;
       job.has_graphs = false;
-      const Trained expected = train(job);
+      const Trained expected = trained_by(job);
       job.has_graphs = true;
-      const Trained actual = train(job);
+      const Trained actual = trained_by(job);
       expect_equal(actual, expected);
       EXPECT_EQ(actual.graph_counts.eager, kNumKinds * kNumWarmUp * kNumMicrobatches);
       EXPECT_EQ(actual.graph_counts.replays, kNumKinds * kNumReplayed * kNumMicrobatches);
