@@ -1,5 +1,5 @@
-// An optimiser of one's own: ADOPT (Taniguchi et al., arXiv:2411.02853), which is Adam with steps that are divided by the
-// second moment of the gradients before.
+// An optimiser of one's own: ADOPT (Taniguchi et al., arXiv:2411.02853), which is Adam with steps that are divided by
+// the second moment of the gradients before.
 #pragma once
 
 #include <cmath>

@@ -30,8 +30,8 @@ class Magnitude final : public Module {
 // of zeros, and nothing is NaN.
 [[nodiscard]] at::Tensor norms_of_squares(const at::Tensor& squares);
 
-// The same of whole rows. weight: whose local part the squares are of. Collective over the ranks that have other columns
-// of it by tensor parallelism.
+// The same of whole rows. weight: whose local part the squares are of. Collective over the ranks that have other
+// columns of it by tensor parallelism.
 [[nodiscard]] at::Tensor norms_of_rows(const at::Tensor& squares, const Parameter& weight);
 
 }  // namespace d9d
