@@ -10,6 +10,11 @@ void WarmupConfig::validate(const ConfigPath& path) const {
             share.value_or(0), ". Leave one of them out.");
 }
 
+void WsdScheduleConfig::validate(const ConfigPath& path) const {
+  D9D_CHECK(!decay_steps || !decay_share, ConfigError, path, "expected decay_steps or decay_share, got ",
+            decay_steps.value_or(0), " and ", decay_share.value_or(0), ". Leave one of them out.");
+}
+
 void InverseSqrtScheduleConfig::validate(const ConfigPath& path) const {
   D9D_CHECK(timescale || warmup.steps > 0 || warmup.share.value_or(0) > 0, ConfigError, path,
             "expected timescale or a warm-up, whose steps it is otherwise, got neither. Set warmup_steps, or timescale "

@@ -60,9 +60,11 @@ struct CosineScheduleConfig {  // Falls along half a cosine.
 struct WsdScheduleConfig {  // Warm-up, stable, decay: stays at 1 and falls at the end.
   WarmupConfig warmup = {};
   std::optional<std::int64_t> decay_steps = std::nullopt;  // that the fall takes
-  double decay_share = 0.1;                                // of all steps, unless decay_steps is set
+  std::optional<double> decay_share = std::nullopt;        // of all steps, in place of decay_steps; 0.1 without both
   CurveConfig decay_curve = LinearCurveConfig{};           // of the fall; poly with the power 0.5: 1 - sqrt
   double min_ratio = 0.0;                                  // the multiplier at the end
+
+  void validate(const ConfigPath& path) const;
 
   static constexpr Tag kTag = {"name", "wsd"};
   static constexpr auto fields() {

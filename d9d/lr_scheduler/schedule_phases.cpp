@@ -8,6 +8,8 @@
 namespace d9d {
 namespace {
 
+constexpr double kDecayShare = 0.1;  // of "wsd", unless a key says it
+
 struct PhasesOf {
   std::optional<std::int64_t> total_steps;
 
@@ -31,7 +33,7 @@ struct PhasesOf {
   }
   SchedulePhases operator()(const WsdScheduleConfig& config) const {
     const std::int64_t warmup = steps_of(config.warmup),
-                       decay = config.decay_steps.value_or(steps_of(config.decay_share));
+                       decay = config.decay_steps.value_or(steps_of(config.decay_share.value_or(kDecayShare)));
     const std::int64_t stable = total() - warmup - decay;
     D9D_CHECK(stable >= 0, ConfigError, "[lr_scheduler] expected a warm-up and a decay of \"wsd\" of at most ", total(),
               " steps together, got ", warmup, " and ", decay, ". Shorten them, or train longer.");

@@ -154,7 +154,8 @@ def schedule_rows():
             if (name, key) == ("inverse_sqrt", "warmup_share"):
                 here = {"lr_scheduler": {"name": name, "timescale": 2}, "trainer.schedule.total_steps": 8}
             if name == "wsd" and key not in ("warmup_steps", "warmup_share"):
-                here = {"lr_scheduler": {"name": name, "warmup_steps": 1, "decay_share": 0.5}, "trainer.schedule.total_steps": 8}
+                other = {} if key in ("decay_steps", "decay_share") else {"decay_share": 0.5}
+                here = {"lr_scheduler": {"name": name, "warmup_steps": 1, **other}, "trainer.schedule.total_steps": 8}
             rows[f"lr_scheduler[{name}].{key}"] = Row(value, look=numbers, given=here)
     wsd = {"name": "wsd", "decay_share": 0.5, "decay_curve": {"type": "poly"}}
     rows["lr_scheduler[wsd].decay_curve[poly].power"] = Row(
