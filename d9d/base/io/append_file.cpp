@@ -1,6 +1,7 @@
 #include "d9d/base/io/append_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -44,6 +45,10 @@ void AppendFile::write(std::string_view bytes) {
     if (written < 0) detail::throw_system_error("to write", path_);
     bytes.remove_prefix(static_cast<std::size_t>(written));
   }
+  struct stat status {};
+  D9D_CHECK(::fstat(descriptor_, &status) != 0 || status.st_nlink > 0, IoError,
+            "[base::append_file] expected to write '", path_.string(),
+            "', got a file that was removed meanwhile. Leave it there while it is written.");
 }
 
 void AppendFile::close() {

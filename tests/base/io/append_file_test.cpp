@@ -33,6 +33,15 @@ TEST(AppendFile, Creates_the_folder_and_goes_on_at_the_end_of_an_existing_file) 
   EXPECT_EQ(content(path), "one\ntwo\n");
 }
 
+TEST(AppendFile, That_was_removed_is_an_error) {
+  const auto path = fresh_folder("removed") / "file";
+  AppendFile file(path);
+  file.write("one\n");
+  std::filesystem::remove(path);
+  EXPECT_THAT([&] { file.write("two\n"); },
+              ::testing::ThrowsMessage<IoError>(AllOf(HasSubstr(path.string()), HasSubstr("removed meanwhile"))));
+}
+
 TEST(AppendFile, Hands_bytes_to_the_system_at_once) {
   const auto path = fresh_folder("at_once") / "file";
   AppendFile file(path);
