@@ -105,8 +105,12 @@ void run(int argc, const char* const* argv) {
     return;
   }
   const PlottedSchedule plot = plot_of(arguments);
-  if (arguments.svg) write_file_atomically(*arguments.svg, plot_svg(plot));
-  if (arguments.html) write_file_atomically(*arguments.html, plot_html(plot));
+  const auto write = [](const std::filesystem::path& path, const std::string& text) {
+    write_file_atomically(path, text);
+    std::cout << "lr_plot: wrote " << path.string() << "\n";
+  };
+  if (arguments.svg) write(*arguments.svg, plot_svg(plot));
+  if (arguments.html) write(*arguments.html, plot_html(plot));
   if (!arguments.svg && !arguments.html) std::cout << plot_text(plot);
 }
 
