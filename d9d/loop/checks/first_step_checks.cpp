@@ -181,7 +181,6 @@ void FirstUpdate::begin(const Module& module, double learning_rate) {
 
 void FirstUpdate::end(const DistContext& context, bool has_gradients) {
   if (is_done_ || learning_rate_ == 0 || !has_gradients) return;
-  is_done_ = true;
   nlohmann::json own = nlohmann::json::object();
   for (const Sample& sample : samples_) {
     const at::Tensor& gradient = sample.stored.grad();
@@ -205,10 +204,12 @@ void FirstUpdate::end(const DistContext& context, bool has_gradients) {
       if (!is_new && held->second != values) differ.insert(name);
     }
   }
-  std::erase_if(stay, [&](const std::string& name) { return change.contains(name); });
-  if (!stay.empty() && context.is_main_process()) {
+  std::erase_if(
+      stay, [&](const std::string& name) { return change.contains(name) || (is_second_ && !stayed_.contains(name)); });
+  is_done_ = is_second_ || stay.empty();
+  if (is_done_ && !stay.empty() && context.is_main_process()) {
     context.log().warning(
-        "the optimiser's first step did not change ", first_of({stay.begin(), stay.end()}),
+        "the optimiser's first two steps did not change ", first_of({stay.begin(), stay.end()}),
         ", which has a gradient, at a learning rate of ", learning_rate_,
         ". Build it on the tensors of TrainableParameters that build_optimizer gets, all of them. In bfloat16 small "
         "steps vanish: set trainer.model_stage_factory.master_dtype, or use stochastic rounding, by which a small "
@@ -219,6 +220,8 @@ void FirstUpdate::end(const DistContext& context, bool has_gradients) {
       first_of({differ.begin(), differ.end()}),
       " on all ranks that hold the same elements after the first step, got others. Build model and optimiser alike "
       "on every rank, and write to parameters on all of them.");
+  is_second_ = true;
+  stayed_ = std::move(stay);
 }
 
 void warn_of_float16(const DistContext& context, const Module& module) {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -92,12 +93,12 @@ class FirstStep {
 //   update.end(context, has_gradients);
 class FirstUpdate {
  public:
-  // Copies a few elements of each trained parameter. Does nothing at a learning rate of 0, or after end() has checked a
-  // step.
+  // Copies a few elements of each trained parameter. Does nothing at a learning rate of 0, or after end() has checked
+  // enough.
   void begin(const Module& module, double learning_rate);
   // Collective over all ranks, with the same arguments. Checks the first step with a learning rate and gradients other
-  // than 0, and does nothing in other steps. The main process warns of parameters that have a gradient but whose copied
-  // elements have changed on no rank. Throws ConfigError on all ranks if ranks that hold the same elements now have
+  // than 0, and a second one if a parameter did not change in it, as some optimisers only measure first. The main process
+  // warns of parameters that have a gradient but whose copied elements have changed on no rank in both. Throws ConfigError on all ranks if ranks that hold the same elements now have
   // different values of them. Waits for the device.
   void end(const DistContext& context, bool has_gradients);
 
@@ -110,6 +111,8 @@ class FirstUpdate {
     at::Tensor before;        // copy of `elements` before the step
   };
   bool is_done_ = false;
+  bool is_second_ = false;        // of the steps that are checked
+  std::set<std::string> stayed_;  // in the first one
   double learning_rate_ = 0.0;
   std::vector<Sample> samples_;
 };

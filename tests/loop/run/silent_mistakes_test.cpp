@@ -45,7 +45,7 @@ TEST(OwnOptimizer, That_lacks_a_parameter_is_told_its_name) {
     return OwnDescent{parameters};
   };
   EXPECT_THAT(log_of([&](toy::Job& job) { job.optimizer = std::make_shared<OwnProvider>(forgets); }),
-              HasSubstr("the optimiser's first step did not change second.weight, which has a gradient"));
+              HasSubstr("the optimiser's first two steps did not change second.weight, which has a gradient"));
   EXPECT_THAT(log_of([&](toy::Job& job) {
                 job.optimizer = std::make_shared<OwnProvider>([](auto parameters) { return OwnDescent{parameters}; });
               }),

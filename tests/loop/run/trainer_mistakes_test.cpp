@@ -129,7 +129,7 @@ TEST(TrainerMistakes, An_optimiser_that_changes_no_parameter_is_said_once) {
     (void)job.train();
     return ::testing::internal::GetCapturedStderr();
   };
-  constexpr const char* kWarning = "the optimiser's first step did not change first.bias and 3 more";
+  constexpr const char* kWarning = "the optimiser's first two steps did not change first.bias and 3 more";
   const std::string said = log_of(std::make_shared<DetachedProvider>());
   EXPECT_THAT(said, HasSubstr(kWarning));
   EXPECT_EQ(said.find(kWarning), said.rfind(kWarning));
