@@ -290,6 +290,7 @@ PeftFolder::PeftFolder(const fs::path& path) : path_(path.string()) {
              .alpha = value_of<double>(config, "lora_alpha", 0.0, file),
              .use_rslora = value_of(config, "use_rslora", false, file)};
   has_magnitudes_ = value_of(config, "use_dora", false, file);
+  if (config.value("base_model_name_or_path", json()).is_string()) base_ = config["base_model_name_or_path"];
   D9D_CHECK(params_.r > 0, ConfigError, "[peft] expected r > 0 in '", file.string(), "', got ", params_.r, ".");
   ranks_ = patterns_of<std::int64_t>(config, "rank_pattern", file);
   alphas_ = patterns_of<double>(config, "alpha_pattern", file);

@@ -29,6 +29,8 @@ class PeftFolder {
   // r, alpha and use_rslora of the adapter of a published module, or of a parameter of experts, such as
   // "model.layers.0.mlp.experts.gate_up_proj".
   [[nodiscard]] LoraParams params_of(const std::string& module) const;
+  // The model that the adapters belong to, a folder or a name of the hub; none: the folder does not say it.
+  [[nodiscard]] const std::optional<std::string>& base() const { return base_; }
   [[nodiscard]] bool has_magnitudes() const { return has_magnitudes_; }  // DoRA
   // Whether adapters are of parameters with this last name.
   [[nodiscard]] bool targets_parameter(const std::string& leaf) const { return parameters_.contains(leaf); }
@@ -38,6 +40,7 @@ class PeftFolder {
   NamedTensors tensors_;
   LoraParams params_;
   bool has_magnitudes_ = false;
+  std::optional<std::string> base_;
   std::vector<std::pair<std::string, double>> ranks_, alphas_;  // by regular expressions of ends of names, in order
   std::set<std::string> parameters_;
 };

@@ -196,6 +196,20 @@ void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& s
   if (!list.empty()) context.log().warning("settings that are not those of ", saved.folder().string(), ":", list);
 }
 
+void check_adapter_scale(const SavedCheckpoint& saved, const nlohmann::json& model) {
+  const nlohmann::json before = value_of(saved, "hparams").value("model", nlohmann::ordered_json());
+  if (!before.is_object() || !model.is_object() || !model.contains("adapters")) return;
+  const nlohmann::json now = nlohmann::json{{"adapters", model["adapters"]}}.flatten();
+  for (const auto& [key, value] : now.items()) {
+    if (!key.ends_with("/alpha") && !key.ends_with("/use_rslora")) continue;
+    const nlohmann::json::json_pointer at(key);
+    D9D_CHECK(!before.contains(at) || before[at] == value, ConfigError, "[loop::checkpoints] expected model.",
+              dotted_key(key), " = ", json_excerpt(before.value(at, nlohmann::json())), " of the saved job ",
+              saved.folder().string(), ", got ", json_excerpt(value),
+              ", which scales what its adapters have learned. Keep it, or begin anew in another save_dir.");
+  }
+}
+
 void warn_of_other_adapters(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& model) {
   if (!model.contains("adapters")) return;
   const nlohmann::json before = value_of(saved, "hparams").value("model", nlohmann::ordered_json());

@@ -66,7 +66,10 @@ void check_optimizer_state(const DistContext& context, const Module& module, con
 // without trainer.run. Loading alone would not detect a setting that changes no tensor shape, such as rope_base.
 void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& hparams,
                             const nlohmann::json& written);
-// Local. Logs the same for a job that begins with the weights of another, if both have adapters. model: hparams_of()
+// Local. Throws ConfigError if the adapters of a job that goes on have another scale than those of the saved one: what
+// they learned would count otherwise. model: hparams_of() its provider.
+void check_adapter_scale(const SavedCheckpoint& saved, const nlohmann::json& model);
+// Local. Logs the same as warn_of_other_settings() for a job that begins with the weights of another, if both have adapters. model: hparams_of()
 // its provider.
 void warn_of_other_adapters(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& model);
 

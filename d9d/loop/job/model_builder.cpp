@@ -92,11 +92,29 @@ LoadReport load_source_checkpoint(const DistContext& context, Module& module, co
   return report;
 }
 
+namespace {
+
+// Says what is read, and warns if the adapters belong to another model than the job's, as far as names say.
+void tell_source(const Logger& log, const PeftFolder& source, const std::optional<std::filesystem::path>& checkpoint) {
+  log.info("reads adapters of ", source.path());
+  const auto last = [](const std::filesystem::path& path) {
+    return path.has_filename() ? path.filename() : path.parent_path().filename();
+  };
+  if (!source.base() || !checkpoint || last(*source.base()) == last(*checkpoint)) return;
+  log.warning("the adapters of ", source.path(), " were trained on ", *source.base(),
+              ", and trainer.model_stage_factory.source_checkpoint is ", checkpoint->string(),
+              ". Make sure that they are the same model");
+}
+
+}  // namespace
+
 void load_source_adapters(const DistContext& context, Module& module, const ModelStageFactoryConfig& config,
                           const std::function<StateMapper(const PeftFolder&)>& map) {
   agreed(context.mesh(MeshDomain::kBatch), [&] {
-    with_error_place("in model_stage_factory.source_adapters", [&] {
-      const PeftFolder source(config.source_adapters.value());
+    const std::filesystem::path& folder = config.source_adapters.value();
+    with_error_place(cat("in trainer.model_stage_factory.source_adapters = ", folder.string()), [&] {
+      const PeftFolder source(folder);
+      if (context.is_main_process()) tell_source(context.log(), source, config.source_checkpoint);
       (void)load_model_state(module, map(source), source.tensors(), {.may_be_missing = ".*"});
     });
   });

@@ -181,6 +181,7 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
 void JobBuilder::load_state(TrainingJob& job) {
   const auto saved = std::exchange(saved_, std::nullopt);
   if (!saved) return;
+  check_adapter_scale(*saved, hparams_of(parts_).value("model", nlohmann::json::object()));
   load(*saved, job);
   warn_of_other_settings(context_, *saved, hparams_of(parts_), job.written);
   if (const auto states = task_states(*saved); !states.empty()) parts_.task.load_state(states);

@@ -79,10 +79,17 @@ StepLog::~StepLog() {
 
 void StepLog::announce(const GradientManager& gradients) const {
   const double count = num_parameters(*job_.module, job_.context);
+  const double trained = num_parameters(*job_.module, job_.context, /*trained_only=*/true);
   if (!job_.context.is_main_process()) return;
   log_.info("d9d with ", describe(running_versions()));
-  log_.info("training ", job_.config.run.name, ": ", short_number(count), " parameters, ", job_.schedule.total_steps(),
-            " steps on ", job_.context.world_size(), " x ", job_.context.device().str());
+  log_.info("training ", job_.config.run.name, ": ", trained < count ? short_number(trained) + " of " : "",
+            short_number(count), " parameters, ", job_.schedule.total_steps(), " steps on ", job_.context.world_size(),
+            " x ", job_.context.device().str());
+  if (job_.schedule.current_step() >= job_.schedule.total_steps()) {
+    log_.warning(
+        "all steps of this job are done: it goes on from its last checkpoint, and nothing is trained. Raise "
+        "trainer.schedule.total_steps, or begin anew in another trainer.checkpointing.save_dir");
+  }
   if (job_.rate_picture) {
     run_->write({.name = "lr_schedule", .step = job_.schedule.current_step() - 1, .context = {{"stage", "train"}}},
                 TrackerPicture{*job_.rate_picture});

@@ -42,9 +42,11 @@ void update_copies(const std::vector<ParameterCopy>& copies) {
   for (const auto& [first, copy] : copies) copy->stored().copy_(first->stored());
 }
 
-double num_parameters(const Module& stages, const DistContext& context) {
+double num_parameters(const Module& stages, const DistContext& context, bool trained_only) {
   nlohmann::json own = nlohmann::json::object(), all = nlohmann::json::object();
-  for (const auto& [name, parameter] : stages.named_parameters()) own[name] = parameter->global_numel();
+  for (const auto& [name, parameter] : stages.named_parameters()) {
+    if (!trained_only || parameter->requires_grad()) own[name] = parameter->global_numel();
+  }
   for (const nlohmann::json& of_rank : all_gather_object(own, context.mesh(MeshDomain::kRegular).slice({"pp"}))) {
     all.update(of_rank);
   }

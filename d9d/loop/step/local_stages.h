@@ -30,7 +30,7 @@ struct ParameterCopy {
 void update_copies(const std::vector<ParameterCopy>& copies);
 
 // Collective over the ranks of a pipeline. Returns the number of elements of the model of which this rank has `stages`.
-// Parameters of one name are one, on several ranks too.
-[[nodiscard]] double num_parameters(const Module& stages, const DistContext& context);
+// Parameters of one name are one, on several ranks too. trained_only: without those that require no gradient.
+[[nodiscard]] double num_parameters(const Module& stages, const DistContext& context, bool trained_only = false);
 
 }  // namespace d9d
