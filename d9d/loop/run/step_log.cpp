@@ -11,6 +11,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/device/torch_version.h"
+#include "d9d/core/error/error_place.h"
 #include "d9d/loop/step/local_stages.h"
 #include "d9d/metrics/reduce_metrics.h"
 #include "d9d/tracker/run_info.h"
@@ -62,7 +63,7 @@ StepLog::StepLog(const TrainingJob& job)
     : job_(job),
       bar_({.label = "train", .total = job.schedule.total_steps(), .initial = job.schedule.current_step()}),
       log_(job.context.log().with_sink(bar_.sink())),
-      run_(job.tracker->open(run_info(job, log_))),
+      run_(with_error_place("in trainer.logging.tracker", [&] { return job.tracker->open(run_info(job, log_)); })),
       statistics_(job.context.mesh(MeshDomain::kRegular).slice({"pp"})),
       costs_(job.context, job.flops_per_token),
       copies_(job.context.device()),
