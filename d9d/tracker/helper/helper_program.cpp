@@ -1,10 +1,9 @@
 #include "d9d/tracker/helper/helper_program.h"
 
-#include <algorithm>
 #include <chrono>
-#include <optional>
 
 #include "d9d/base/check.h"
+#include "d9d/base/process/answer.h"
 #include "d9d/tracker/helper/script.h"
 
 namespace d9d {
@@ -13,29 +12,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::seconds kForStarting{60};
-
-// The answer that has `key`, which the process must give before anything else. Otherwise returns null, and the reason
-// in `failure`.
-Json answer_with(const char* key, LineProcess& process, std::chrono::milliseconds timeout, std::string& failure) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    const std::optional<std::string> line = process.receive(std::max(left, std::chrono::milliseconds(0)));
-    if (!line) {
-      failure = process.has_ended() ? process.wait_for_end(timeout) : cat("no answer within ", timeout.count(), " ms");
-      return nullptr;
-    }
-    const Json answer = Json::parse(*line, nullptr, /*allow_exceptions=*/false);
-    if (!answer.is_object()) continue;
-    if (answer.contains(key)) return answer[key];
-    for (const char* error : {"error", "failed"}) {
-      if (answer.contains(error)) {
-        failure = answer[error].get<std::string>();
-        return nullptr;
-      }
-    }
-  }
-}
 
 // What ended the start as a part of a sentence: texts of errors are sentences.
 std::string without_period(std::string text) {

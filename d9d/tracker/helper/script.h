@@ -8,6 +8,6 @@
 
 namespace d9d {
 
-[[nodiscard]] std::string_view helper_script();  // defined in a file that CMake writes (cmake/TrackerHelper.cmake)
+[[nodiscard]] std::string_view helper_script();  // defined in a file that CMake writes (cmake/PythonScripts.cmake)
 
 }  // namespace d9d
