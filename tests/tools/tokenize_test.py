@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 PROGRAM = sys.argv.pop()
 END = "<|endoftext|>"
@@ -64,6 +65,46 @@ class Tokenize(unittest.TestCase):
                 self.assertEqual(ids.tolist(), self.expected(texts), name)
         ids = self.tokenize("other", "a.jsonl", "--column", "other")
         self.assertEqual(ids.tolist(), self.expected([text[::-1] for text in TEXTS], end=False))
+
+    def test_conversations_have_the_ids_and_masks_of_transformers(self) -> None:
+        folder = self.root / "chat"
+        folder.mkdir()
+        own = PreTrainedTokenizerFast(tokenizer_object=self.tokenizer, eos_token=END)
+        own.save_pretrained(folder)
+        template = ("{{ tools | tojson if tools }}{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}"
+                    "{% generation %}{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}{{ eos_token }}{% endgeneration %}"
+                    "{% else %}{{ m.content }}{{ '\\n' }}{% endif %}{% endfor %}")
+        (folder / "chat_template.jinja").write_text(template)
+        tools = [{"type": "function", "function": {"name": "add", "description": "é"}}]
+        calls = [{"type": "function", "function": {"name": "add", "arguments": {"b": 1, "a": 2}}}]
+        chats = [{"chat": [{"role": "user", "content": text}, {"role": "assistant", "content": text[::-1], "tool_calls": calls},
+                           {"role": "tool", "content": "3"}, {"role": "assistant", "content": text}], "uses": tools}
+                 for text in TEXTS[:40]]
+        (self.root / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
+        arguments = [self.root / "chats.jsonl", "--tokenizer", folder / "tokenizer.json", "--messages-column=chat",
+                     "--tools-column=uses", f"--python={sys.executable}"]
+        output = self.run_program(self.root / "chats", *arguments, "--show=2", "--num-proc=2")
+        self.assertEqual(output.count("what is learned between ⟦ and ⟧"), 2)
+        self.assertIn(f"user: {TEXTS[0]}\nassistant: ⟦{TEXTS[0][::-1]}", output)
+        data = json.loads(output[output.index('{"kind"') :].splitlines()[0])
+        self.assertEqual((data["path"], data["view"]["kind"]), (str(self.root / "chats"), "packed"))
+
+        ids = np.fromfile(self.root / "chats/tokens.bin", "<u2")
+        ranges = np.fromfile(self.root / "chats/targets.bin", "<i8").reshape(-1, 2)
+        of_chats = np.fromfile(self.root / "chats/target_offsets.bin", "<i8")
+        expected, begin = [], 0
+        for i, chat in enumerate(chats):
+            theirs = own.apply_chat_template(chat["chat"], tools=chat["uses"], return_dict=True, return_assistant_tokens_mask=True)
+            mask = np.zeros(len(theirs["input_ids"]), int)
+            for first, last in ranges[of_chats[i] : of_chats[i + 1]]:
+                mask[first:last] = 1
+            self.assertEqual(mask.tolist(), theirs["assistant_masks"], chat)
+            expected += theirs["input_ids"]
+            begin += len(theirs["input_ids"])
+        self.assertEqual(ids.tolist(), expected)
+
+        (folder / "chat_template.jinja").write_text(template.replace("'assistant'", "'user'"))
+        self.assertIn("around what the user says", self.run_program(self.root / "wrong", *arguments, code=1))
 
     def test_bad_rows_are_refused_or_skipped(self) -> None:
         flags = [self.root / "bad.jsonl", "--tokenizer", self.root / "tokenizer.json"]

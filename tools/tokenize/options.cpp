@@ -29,14 +29,22 @@ or a folder of Hugging Face datasets; all of one kind.
   --end-of-document TOKEN   a token, by its text, after each document: '<|endoftext|>'
   --add-special-tokens      those of the tokenizer's template, such as one in front
   --column NAME             of rows; default: text
+  --prompt-column NAME      of a text before it, which is not learned
+  --messages-column NAME    of conversations, in which what the assistant says is learned; instead of both
+  --tools-column NAME       of their tools
+  --chat-template NAME|FILE a family, or a file with a Jinja template; default: the template beside the tokenizer
+  --python FILE             with the package jinja2, for templates of no family
+  --show N                  prints the first N documents, what is learned between ⟦ and ⟧
   --split NAME              of folders; default: train
   --bad-rows refuse|skip    rows that are no text; default: refuse
   --num-proc N              threads; the file is the same for any number
   --kind text|jsonl|parquet|arrow   of SOURCE, where its name does not say it
 )";
 constexpr const char* kSeeHelp = ". See --help.";
-constexpr std::string_view kFlags[] = {"tokenizer", "end_of_document", "add_special_tokens", "column",
-                                       "split",     "bad_rows",        "num_proc",           "kind"};
+constexpr std::string_view kFlags[] = {
+    "tokenizer",       "end_of_document", "add_special_tokens", "column", "prompt_column",
+    "messages_column", "tools_column",    "chat_template",      "python", "show",
+    "split",           "bad_rows",        "num_proc",           "kind"};
 
 std::string flag_of(std::string key) {
   std::ranges::replace(key, '_', '-');
@@ -83,7 +91,7 @@ std::size_t add_flag(const std::vector<std::string>& arguments, std::size_t i, J
   D9D_CHECK(equals != std::string::npos || i + 1 < arguments.size(), UsageError, "[tokenize] expected a value behind ",
             flag, ", got none", kSeeHelp);
   const std::string value = equals == std::string::npos ? arguments[i + 1] : argument.substr(equals + 1);
-  source[key] = key == "num_proc" ? Json(number_of(value, flag)) : Json(value);
+  source[key] = key == "num_proc" || key == "show" ? Json(number_of(value, flag)) : Json(value);
   return equals == std::string::npos ? 2 : 1;
 }
 
@@ -105,6 +113,8 @@ Options parse_options(int argc, const char* const* argv) {
             paths.empty() ? "neither" : cat("only '", paths.front(), "'"), kSeeHelp);
   D9D_CHECK(source.contains("tokenizer"), UsageError, "[tokenize] expected --tokenizer, got none", kSeeHelp);
   Options options{.target = paths.front()};
+  if (source.contains("show")) options.num_shown = source["show"];
+  source.erase("show");
   paths.erase(paths.begin());
   if (!source.contains("kind")) source["kind"] = kind_of(paths.front());
   source["paths"] = paths;

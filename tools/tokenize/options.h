@@ -9,7 +9,8 @@ namespace d9d::tokenize {
 
 struct Options {
   std::filesystem::path target = {};
-  SourceConfig source = {};  // flags are its keys
+  SourceConfig source = {};    // flags are its keys
+  std::int64_t num_shown = 0;  // documents to print
 };
 
 // Throws UsageError, HelpRequested for --help, and ConfigError for a value that a flag cannot have.

@@ -19,6 +19,7 @@
 #include "d9d/data/text/dataset_files.h"
 #include "d9d/data/text/document_ends.h"
 #include "d9d/data/text/jsonl_rows.h"
+#include "d9d/data/text/marked_text.h"
 #include "d9d/data/text/text_file_rows.h"
 #include "d9d/data/text/token_cache.h"
 
@@ -29,6 +30,8 @@ namespace {
 using Documents = std::shared_ptr<const TokenDocuments>;
 using Rows = std::shared_ptr<const TextRows>;
 using Encoder = std::shared_ptr<const TextEncoder>;
+
+constexpr std::int64_t kMaxShownTokens = 400;
 
 void check_vocabulary(std::int64_t needed, const char* of, std::int64_t vocabulary_size) {
   D9D_CHECK(vocabulary_size >= needed, ConfigError, "[data::build_documents] expected a vocabulary of at least ",
@@ -50,7 +53,7 @@ Encoder row_encoder(const Source& source) {
   const ColumnsConfig& columns = source.columns;
   if (!columns.messages_column) return text_encoder(columns.tokenization);
   check_tokenizer_file(*columns.tokenization.tokenizer);
-  return std::make_shared<const ChatEncoder>(*columns.tokenization.tokenizer, chat_family(columns));
+  return std::make_shared<const ChatEncoder>(*columns.tokenization.tokenizer, chat_renderer_of(columns));
 }
 
 // Returns `encoder`. Throws ConfigError if the model's vocabulary is smaller than the encoder's.
@@ -68,16 +71,21 @@ TokenizeOptions tokenize_options(const TokenizationConfig& config, const TextEnc
   return options;
 }
 
-Documents tokenised(Rows rows, Encoder encoder, const TokenizationConfig& config, const DocumentOptions& options,
+Documents tokenised(Rows rows, const Encoder& encoder, const TokenizationConfig& config, const DocumentOptions& options,
                     std::int64_t max_rows = -1) {
   TokenizeOptions tokenize = tokenize_options(config, *encoder);
   tokenize.max_rows = max_rows;
-  return cached_documents(std::move(rows), std::move(encoder),
-                          {.folder = config.cache ? *config.cache : default_token_cache(),
-                           .tokenize = tokenize,
-                           .vocabulary_size = options.vocabulary_size,
-                           .shows_progress = options.shows_progress,
-                           .log = options.log});
+  Documents documents = cached_documents(std::move(rows), encoder,
+                                         {.folder = config.cache ? *config.cache : default_token_cache(),
+                                          .tokenize = tokenize,
+                                          .vocabulary_size = options.vocabulary_size,
+                                          .shows_progress = options.shows_progress,
+                                          .log = options.log});
+  if (documents->has_targets() && documents->size() > 0) {
+    options.shared_log.info("the first document, what is learned between ⟦ and ⟧: ",
+                            marked_line(*documents, 0, kMaxShownTokens, *encoder));
+  }
+  return documents;
 }
 
 // Sources of text: each kind has an overload of rows_of() and of tokenization_of().
@@ -98,7 +106,11 @@ Rows rows_of(const DatasetFiles& files, std::vector<std::string> columns,
 }
 
 Rows rows_of(const DatasetFiles& files, const ColumnsConfig& config) {
-  if (config.messages_column) return rows_of(files, std::vector{*config.messages_column}, ColumnContent::kJson);
+  if (config.messages_column) {
+    std::vector columns{*config.messages_column};
+    if (config.tools_column) columns.push_back(*config.tools_column);
+    return rows_of(files, std::move(columns), ColumnContent::kJson);
+  }
   if (!config.prompt_column) return rows_of(files, std::vector{config.column});
   return rows_of(files, std::vector{*config.prompt_column, config.column});
 }
@@ -204,9 +216,18 @@ Documents documents_of(const TextSource& config, const DocumentOptions& options)
 }
 
 Documents documents_of(const TokensSource& config, const DocumentOptions& options) {
+  if (is_tokenized_folder(config.path)) {
+    D9D_CHECK(!config.dtype && !config.end_of_document, ConfigError,
+              "[data::build_documents] expected neither dtype nor end_of_document with the folder path = '",
+              config.path.string(), "', whose manifest.json says them, got ",
+              config.dtype ? "dtype" : "end_of_document", ". Remove it.");
+    return std::make_shared<const TokenizedDocuments>(config.path, options.vocabulary_size);
+  }
+  D9D_CHECK(config.dtype, ConfigError, "[data::build_documents] expected dtype with the file path = '",
+            config.path.string(), "', got none. Say the dtype of its ids.");
   return std::make_shared<const TokenCorpus>(
       without_empty(source_files({config.path.string()}, options.shared_log), options.shared_log),
-      TokenFormat{.dtype = config.dtype,
+      TokenFormat{.dtype = *config.dtype,
                   .vocabulary_size = options.vocabulary_size,
                   .end_of_document = config.end_of_document});
 }

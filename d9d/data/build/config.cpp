@@ -9,8 +9,11 @@ namespace d9d {
 
 void ColumnsConfig::validate(const ConfigPath& path) const {
   if (!messages_column) {
-    D9D_CHECK(!chat_template, ConfigError, path,
-              "expected messages_column with chat_template, got none. Name the column.");
+    D9D_CHECK(!chat_template && !tools_column && !python, ConfigError, path, "expected messages_column with ",
+              chat_template  ? "chat_template"
+              : tools_column ? "tools_column"
+                             : "python",
+              ", got none. Name the column.");
     return;
   }
   D9D_CHECK(!prompt_column, ConfigError, path,

@@ -55,17 +55,24 @@ struct ColumnsConfig {
   // Instead of the two columns above: a column of conversations, which are lists of {"role", "content"}. Only the
   // tokens of the assistant are predicted.
   std::optional<std::string> messages_column = {};
-  std::optional<ChatFamily> chat_template = {};  // template of conversations; unset: found by chat_family_beside()
+  // The column of the tools of a conversation, a list of their JSON schemas.
+  std::optional<std::string> tools_column = {};
+  // Of conversations: a family (chatml, qwen2, qwen2.5, qwen3, llama3, llama3.2) or a file with a Jinja template; unset:
+  // the template beside the tokenizer.
+  std::optional<std::string> chat_template = {};
+  // Interpreter with the package jinja2, for templates of no family; unset: that of d9d's source folder.
+  std::optional<std::string> python = {};
   TokenizationConfig tokenization = {};
 
   void validate(const ConfigPath& path) const;
 
   static constexpr auto fields() {
     using Data = ColumnsConfig;
-    return record<Data>(required("paths", &Data::paths), defaulted("column", &Data::column),
-                        defaulted("prompt_column", &Data::prompt_column),
-                        defaulted("messages_column", &Data::messages_column),
-                        defaulted("chat_template", &Data::chat_template), flattened(&Data::tokenization));
+    return record<Data>(
+        required("paths", &Data::paths), defaulted("column", &Data::column),
+        defaulted("prompt_column", &Data::prompt_column), defaulted("messages_column", &Data::messages_column),
+        defaulted("tools_column", &Data::tools_column), defaulted("chat_template", &Data::chat_template),
+        defaulted("python", &Data::python), flattened(&Data::tokenization));
   }
 };
 
@@ -120,15 +127,15 @@ struct ArrowSource {
 
 // A binary file of token ids, little-endian, without a header.
 struct TokensSource {
-  std::filesystem::path path = {};                   // may be a glob
-  TokenDtype dtype = TokenDtype::kUint16;            // of one id
+  std::filesystem::path path = {};       // may be a glob; or a folder of d9d_tokenize, which says all that follows
+  std::optional<TokenDtype> dtype = {};  // of one id
   std::optional<std::int64_t> end_of_document = {};  // the id that ends each document; null: each file is one document
   SequenceConfig sequence = {};
 
   static constexpr Tag kTag = {"kind", "tokens"};
   static constexpr auto fields() {
     using Data = TokensSource;
-    return record<Data>(required("path", &Data::path), required("dtype", &Data::dtype),
+    return record<Data>(required("path", &Data::path), defaulted("dtype", &Data::dtype),
                         defaulted("end_of_document", &Data::end_of_document), flattened(&Data::sequence));
   }
 };

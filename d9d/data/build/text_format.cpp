@@ -3,7 +3,6 @@
 #include <system_error>
 
 #include "d9d/base/check.h"
-#include "d9d/tokenizer/chat/find_chat_family.h"
 
 namespace d9d {
 
@@ -22,7 +21,7 @@ template <class Source>
 requires requires(const Source& source) { source.columns; }
 std::optional<TextFormat> format_of_source(const Source& source) {
   TextFormat format = format_of(source.columns.tokenization);
-  if (source.columns.messages_column) format.chat = chat_family(source.columns);
+  if (source.columns.messages_column) format.chat = chat_renderer_of(source.columns);
   return format;
 }
 
@@ -91,9 +90,15 @@ void check_tokenizer_file(const std::filesystem::path& path) {
             "tokenizer.json --local-dir FOLDER.");
 }
 
-ChatFamily chat_family(const ColumnsConfig& conversations) {
-  return conversations.chat_template ? *conversations.chat_template
-                                     : chat_family_beside(*conversations.tokenization.tokenizer);
+std::optional<std::string> end_token(const ChatRenderer& chat, const Tokenizer& tokenizer) {
+  std::string end = chat.end_of_answer();
+  return tokenizer.token_to_id(end) ? std::optional(std::move(end)) : std::nullopt;
+}
+
+ChatRenderer chat_renderer_of(const ColumnsConfig& conversations) {
+  return chat_renderer({.tokenizer = *conversations.tokenization.tokenizer,
+                        .chat_template = conversations.chat_template,
+                        .python = conversations.python});
 }
 
 }  // namespace d9d

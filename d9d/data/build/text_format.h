@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "d9d/data/build/config.h"
-#include "d9d/tokenizer/chat/chat_template.h"
+#include "d9d/tokenizer/chat/chat_renderer.h"
 #include "d9d/tokenizer/tokenizer.h"
 
 namespace d9d {
@@ -20,13 +20,13 @@ struct TextFormat {
   std::optional<std::filesystem::path> tokenizer = {};  // unset: tokens are bytes
   bool add_special_tokens = false;
   std::optional<std::string> end_of_document = {};
-  std::optional<ChatFamily> chat = {};  // chat template, if rows are conversations
+  std::optional<ChatRenderer> chat = {};  // if rows are conversations
 
   friend bool operator==(const TextFormat&, const TextFormat&) = default;
 };
 
 // Returns the format that all sources have in common; nullopt for files of token ids, and for mixtures whose sources
-// differ. Throws the errors of chat_family().
+// differ. Throws the errors of chat_renderer().
 [[nodiscard]] std::optional<TextFormat> text_format(const DataConfig& config);
 
 // text_format() of one source returns its format, nullopt for token ids; text_formats() returns the formats of all
@@ -42,8 +42,10 @@ struct TextFormat {
 // Throws ConfigError that names the key "tokenizer" of the data if the file does not exist or is a folder.
 void check_tokenizer_file(const std::filesystem::path& path);
 
-// Returns the chat template of a source of conversations: the configured one, or else the one that chat_family_beside()
-// finds with its tokenizer. Throws the errors of chat_family_beside().
-[[nodiscard]] ChatFamily chat_family(const ColumnsConfig& conversations);
+// Returns the token that ends an answer; nullopt if answers end with something else.
+[[nodiscard]] std::optional<std::string> end_token(const ChatRenderer& chat, const Tokenizer& tokenizer);
+
+// Returns the renderer of a source of conversations. Throws the errors of chat_renderer().
+[[nodiscard]] ChatRenderer chat_renderer_of(const ColumnsConfig& conversations);
 
 }  // namespace d9d

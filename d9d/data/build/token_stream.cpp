@@ -19,6 +19,7 @@
 #include "d9d/data/build/text_format.h"
 #include "d9d/data/sequences/mixture_dataset.h"
 #include "d9d/data/sequences/shuffled_dataset.h"
+#include "d9d/data/source/tokenized_manifest.h"
 #include "d9d/data/stream/streamed_packs.h"
 #include "d9d/tokenizer/tokenizer.h"
 
@@ -82,6 +83,8 @@ bool has_targets(const SourceConfig& config) {
       [](const auto& source) {
         if constexpr (requires { source.columns; }) {
           return source.columns.prompt_column || source.columns.messages_column;
+        } else if constexpr (requires { source.path; }) {
+          return is_tokenized_folder(source.path) && read_tokenized_manifest(source.path).num_targets.has_value();
         } else {
           return false;
         }

@@ -22,6 +22,11 @@ std::string manifest_text(const TokenizedManifest& manifest, std::string_view ma
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
+bool is_tokenized_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::exists(path / kManifestFile, error);
+}
+
 TokenizedManifest read_tokenized_manifest(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kManifestFile;
   const MappedFile file(path);

@@ -34,6 +34,8 @@ inline constexpr std::string_view kManifestFile = "manifest.json";
 
 // Returns the text of manifest.json. `made_from` describes the input for people who open the file; programs ignore it.
 [[nodiscard]] std::string manifest_text(const TokenizedManifest& manifest, std::string_view made_from);
+// Whether a path is a folder with a manifest, whatever is in it.
+[[nodiscard]] bool is_tokenized_folder(const std::filesystem::path& path);
 // Reads the manifest of a folder. Throws IoError that names the file if it is not a manifest of this format.
 [[nodiscard]] TokenizedManifest read_tokenized_manifest(const std::filesystem::path& folder);
 

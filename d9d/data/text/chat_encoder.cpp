@@ -1,6 +1,6 @@
 #include "d9d/data/text/chat_encoder.h"
 
-#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -28,42 +28,46 @@ std::string joined(const std::set<std::string>& texts) {
   return all;
 }
 
-std::string roles_in(const std::vector<ChatMessage>& messages) {
+std::string roles_in(std::string_view messages) {
   std::set<std::string> roles;
-  for (const ChatMessage& message : messages) roles.insert(message.role);
+  for (const nlohmann::json& message : nlohmann::json::parse(messages)) {
+    const nlohmann::json role = message.value("role", nlohmann::json());
+    roles.insert(role.is_string() ? role.get<std::string>() : role.dump());
+  }
   return joined(roles);
 }
 
 }  // namespace
 
-ChatEncoder::ChatEncoder(const std::filesystem::path& tokenizer, ChatFamily family)
-    : TokenizerEncoder(tokenizer, {.add_special_tokens = false}), family_(family) {
-  for (const std::string_view token : special_tokens(family)) {
+ChatEncoder::ChatEncoder(const std::filesystem::path& tokenizer, ChatRenderer renderer)
+    : TokenizerEncoder(tokenizer, {.add_special_tokens = false}), renderer_(std::move(renderer)) {
+  for (const std::string_view token : renderer_.special_tokens()) {
     D9D_CHECK(id_of(token), ConfigError,
-              "[data::ChatEncoder] expected a tokenizer with the tokens of the chat template '", enum_name(family),
+              "[data::ChatEncoder] expected a tokenizer with the tokens of the chat template '", renderer_.name(),
               "', got none '", token, "' in '", tokenizer.string(),
               "'. Take the tokenizer or the template that belongs to the other.");
   }
 }
 
 EncodedRow ChatEncoder::encode_row(std::span<const std::string_view> columns, std::optional<std::int64_t> end) const {
-  D9D_ASSERT(columns.size() == 1, columns.size(), " columns of a conversation");
-  const auto json = nlohmann::json::parse(columns.front(), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return {.problem = "messages that are no JSON"};
+  D9D_ASSERT(columns.size() == 1 || columns.size() == 2, columns.size(), " columns of a conversation");
+  if (!nlohmann::json::accept(columns[0])) return {.problem = "messages that are no JSON"};
+  if (columns.size() == 2 && !nlohmann::json::accept(columns[1])) return {.problem = "tools that are no JSON"};
   try {
     std::set<std::string> other_keys;
-    const std::vector<ChatMessage> messages = read_chat_messages(json, "messages", &other_keys);
-    const bool has_thoughts =
-        std::ranges::any_of(messages, [](const ChatMessage& each) { return each.reasoning_content.has_value(); });
-    if (has_thoughts && family_ != ChatFamily::kQwen3) other_keys.insert("reasoning_content");
+    const RenderedChat chat = renderer_.render(columns[0], columns.size() == 2 ? columns[1] : "", {}, &other_keys);
     if (!other_keys.empty()) {
       const std::scoped_lock lock(mutex_);
       other_keys_.merge(other_keys);
     }
-    const EncodedChat chat = encode_chat(tokenizer(), render_chat(family_, messages));
-    EncodedRow row{.tokens = {chat.ids.begin(), chat.ids.end()}, .targets = ranges_of(chat.is_assistant)};
+    const EncodedChat encoded = encode_chat(tokenizer(), chat);
+    EncodedRow row{.tokens = {encoded.ids.begin(), encoded.ids.end()}, .targets = ranges_of(encoded.is_assistant)};
+    if (!renderer_.marks_answers()) {
+      for (TokenRange& range : *row.targets) range.end = end_of_answer(row.tokens, range);
+    }
     if (row.targets->empty()) {
-      return {.problem = cat("a conversation in which the assistant says nothing, of the roles ", roles_in(messages))};
+      return {.problem =
+                  cat("a conversation in which the assistant says nothing, of the roles ", roles_in(columns[0]))};
     }
     if (end) row.tokens.push_back(*end);
     return row;
@@ -72,15 +76,23 @@ EncodedRow ChatEncoder::encode_row(std::span<const std::string_view> columns, st
   }
 }
 
+std::int64_t ChatEncoder::end_of_answer(std::span<const std::int64_t> tokens, const TokenRange& range) const {
+  for (std::int64_t i = range.end; i > range.begin; --i) {
+    if (is_special(tokens[i - 1])) return i;
+    if (decode(tokens.subspan(static_cast<std::size_t>(i) - 1, 1)).find_first_not_of(" \n") != std::string::npos) break;
+  }
+  return range.end;
+}
+
 std::string ChatEncoder::remark() const {
   const std::scoped_lock lock(mutex_);
   if (other_keys_.empty()) return {};
-  return cat("keys of messages that the chat template ", enum_name(family_), " does not read: ", joined(other_keys_),
+  return cat("keys of messages that the chat template ", renderer_.name(), " does not read: ", joined(other_keys_),
              ". They change nothing");
 }
 
 std::string ChatEncoder::fingerprint() const {
-  return cat(TokenizerEncoder::fingerprint(), " chat ", enum_name(family_));
+  return cat(TokenizerEncoder::fingerprint(), " chat ", renderer_.fingerprint());
 }
 
 }  // namespace d9d

@@ -53,8 +53,8 @@ struct Fault {
   std::size_t byte = 0;   // counted from 1
 };
 
-Fault parse(std::string_view text, nlohmann::json& json) try {
-  json = nlohmann::json::parse(text);
+Fault parse(std::string_view text, nlohmann::ordered_json& json) try {
+  json = nlohmann::ordered_json::parse(text);
   return {};
 } catch (const nlohmann::json::parse_error& error) {
   const std::string what = json_fault(error);
@@ -65,7 +65,7 @@ Fault parse(std::string_view text, nlohmann::json& json) try {
 
 }  // namespace
 
-std::string parse_json_line(std::string_view line, nlohmann::json& object) {
+std::string parse_json_line(std::string_view line, nlohmann::ordered_json& object) {
   Fault fault = parse(line, object);
   if (fault.what.empty()) return {};
   const FiniteLine finite = without_non_finite(line);
@@ -106,7 +106,7 @@ struct ParseEnd final : nlohmann::json::json_sax_t {
 // lines after it are not part of its object.
 bool is_over_lines(std::string_view text) {
   constexpr std::size_t kLooksAt = std::size_t{1} << 20;
-  nlohmann::json line;
+  nlohmann::ordered_json line;
   const std::size_t end = text.find('\n');
   if (end == std::string_view::npos || end > kLooksAt) return false;
   if (parse_json_line(text.substr(0, end), line).empty()) return false;

@@ -16,7 +16,7 @@ namespace {
 
 // Makes a row that points into `object`, which must outlive it. The row has a problem if a column is missing or its
 // value is not a string. With kJson, values that are not strings are replaced by their JSON texts first.
-TextRow row_of(nlohmann::json& object, const std::vector<std::string>& columns, ColumnContent content) {
+TextRow row_of(nlohmann::ordered_json& object, const std::vector<std::string>& columns, ColumnContent content) {
   TextRow row;
   if (!object.is_object()) return {.problem = cat("JSON that is no object but ", object.type_name())};
   for (const std::string& column : columns) {
@@ -64,7 +64,7 @@ void JsonlRows::read(std::int64_t part, const std::function<void(const TextRow&)
     const std::size_t newline = std::min(text.find('\n', first), text.size());
     const std::string_view line = text.substr(first, newline - first);
     if (!is_blank(line)) {
-      nlohmann::json object;
+      nlohmann::ordered_json object;
       const bool is_deep = content_ == ColumnContent::kJson && json_depth(line) > kMaxJsonDepth;
       std::string problem = is_deep ? cat("JSON of more than ", kMaxJsonDepth, " levels of objects and lists")
                                     : parse_json_line(line, object);

@@ -1,5 +1,7 @@
 #include "d9d/data/text/text_encoder.h"
 
+#include "d9d/base/check.h"
+
 namespace d9d {
 
 EncodedRow TextEncoder::encode_row(std::span<const std::string_view> columns, std::optional<std::int64_t> end) const {
@@ -13,6 +15,12 @@ EncodedRow TextEncoder::encode_row(std::span<const std::string_view> columns, st
   if (end) encoded.tokens.push_back(*end);
   if (columns.size() > 1) encoded.targets = {{.begin = begin, .end = std::ssize(encoded.tokens)}};
   return encoded;
+}
+
+std::string TextEncoder::decode(std::span<const std::int64_t> ids) const {
+  std::string text;
+  for (const std::int64_t id : ids) text += cat(' ', id);
+  return text;
 }
 
 }  // namespace d9d

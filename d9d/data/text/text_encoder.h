@@ -47,6 +47,8 @@ class TextEncoder {
   [[nodiscard]] virtual std::int64_t vocabulary_size() const = 0;
   // Returns the id of a token by its text ("<|endoftext|>"); nullopt if there is none.
   [[nodiscard]] virtual std::optional<std::int64_t> id_of(std::string_view token) const = 0;
+  // Returns the text of ids, with that of markers, for people to read; by default the ids themselves.
+  [[nodiscard]] virtual std::string decode(std::span<const std::int64_t> ids) const;
   // Identifies the tokenizer of the ids; unknown by default.
   [[nodiscard]] virtual TokenizerIdentity identity() const { return {}; }
   // Returns a line for the log that says what the encoder has ignored in the rows so far; empty: nothing. Thread-safe.
@@ -70,6 +72,9 @@ class ByteEncoder final : public TextEncoder {
   [[nodiscard]] std::optional<std::int64_t> id_of(std::string_view token) const override {
     if (token.size() != 1) return std::nullopt;
     return static_cast<unsigned char>(token.front());
+  }
+  [[nodiscard]] std::string decode(std::span<const std::int64_t> ids) const override {
+    return {ids.begin(), ids.end()};
   }
   [[nodiscard]] TokenizerIdentity identity() const override { return byte_tokenizer_identity(); }
   [[nodiscard]] std::string fingerprint() const override { return "bytes"; }

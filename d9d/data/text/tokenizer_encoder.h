@@ -28,6 +28,9 @@ class TokenizerEncoder : public TextEncoder {
   [[nodiscard]] std::span<const std::int64_t> tokens_behind() const override { return behind_; }
   [[nodiscard]] std::int64_t vocabulary_size() const override { return std::int64_t{tokenizer_.highest_id()} + 1; }
   [[nodiscard]] std::optional<std::int64_t> id_of(std::string_view token) const override;
+  [[nodiscard]] std::string decode(std::span<const std::int64_t> ids) const override {
+    return tokenizer_.decode(std::vector<std::uint32_t>(ids.begin(), ids.end()), {.skip_special_tokens = false});
+  }
   [[nodiscard]] TokenizerIdentity identity() const override { return tokenizer_.identity(); }
   [[nodiscard]] bool is_special(std::int64_t id) const override {
     return tokenizer_.is_special(static_cast<std::uint32_t>(id));

@@ -14,7 +14,6 @@
 #include "d9d/data/text/text_encoder.h"
 #include "d9d/loop/checkpoint/job_state.h"
 #include "d9d/model_state/io/huggingface_directory.h"
-#include "d9d/tokenizer/chat/find_chat_family.h"
 #include "d9d/tokenizer/tokenizer.h"
 
 namespace d9d {
@@ -106,7 +105,9 @@ EndTokens ends_of(const std::vector<TextFormat>& formats, const std::optional<To
     ends.ids.push_back(id_of(token, tokenizer));
   };
   for (const TextFormat& format : formats) {
-    if (format.chat) add(std::string(end_of_message(*format.chat)));
+    const std::optional<std::string> answer =
+        format.chat && tokenizer ? end_token(*format.chat, *tokenizer) : std::nullopt;
+    if (answer) add(*answer);
     if (format.end_of_document) add(*format.end_of_document);
   }
   return ends;
@@ -146,23 +147,15 @@ bool has_chat_template(const Files& files) {
   return config != files.end() && json::parse(config->second, nullptr, false).contains("chat_template");
 }
 
-void warn_of_other_template(const TextFormat& format, const Files& files, const Logger& log) {
-  const std::string_view own = enum_name(*format.chat);
-  if (!has_chat_template(files)) {
-    return log.warning("exports have no chat template: none lies beside ", format.tokenizer->string(),
-                       ". The data is written as ", own);
+// Adds the template of the data, if there is none.
+void add_template(const ChatRenderer& chat, Files& files, const DistContext& context) {
+  if (has_chat_template(files)) return;
+  if (chat.jinja() != nullptr) {
+    files["chat_template.jinja"] = chat.jinja()->source().text;
+  } else if (context.is_main_process()) {
+    context.log().warning("exports have no chat template: none lies beside the tokenizer. The data is written as ",
+                          chat.name());
   }
-  std::string beside;
-  try {
-    const ChatFamily family = chat_family_beside(*format.tokenizer);
-    if (family == *format.chat) return;
-    beside = cat("that of ", enum_name(family));
-  } catch (const ConfigError&) {
-    beside = "of no family that is known here";
-  }
-  log.warning("the data is written by data.chat_template = ", own, ", and the template beside ",
-              format.tokenizer->string(), ", which exports carry, is ", beside,
-              ": make sure that it writes the same, or programs that read an export write others");
 }
 
 // Does the work of check_tokenizer() for one source of the data.
@@ -235,7 +228,7 @@ Files tokenizer_files(const DistContext& context, const DataConfig& data, const 
       published == folders.end() ? json::object() : read_object(*published / kGenerationConfig), ends);
   if (generation != "{}\n") files[kGenerationConfig] = generation;
   for (const TextFormat& format : formats) {
-    if (format.chat && context.is_main_process()) warn_of_other_template(format, files, context.log());
+    if (format.chat) add_template(*format.chat, files, context);
   }
   return files;
 }

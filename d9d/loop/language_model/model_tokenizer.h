@@ -34,7 +34,8 @@ struct TokenizerFilesOptions {
 // chat template and generation_config.json, by file name. They belong to the tokenizer of the data or, for data of
 // token ids, to that of source_checkpoint. Data of bytes gets a tokenizer.json whose tokens are bytes. Tokens that end
 // a text or an answer in the data are also end tokens in generation_config.json. Empty if no tokenizer is known. The
-// main process warns if the files and the data have different chat templates. Throws as chat_family().
+// main process warns if the data has conversations and their chat template is not known as a text. Throws as
+// chat_renderer().
 [[nodiscard]] std::map<std::string, std::string> tokenizer_files(const DistContext& context, const DataConfig& data,
                                                                  const TokenizerFilesOptions& options);
 

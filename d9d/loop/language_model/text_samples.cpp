@@ -29,8 +29,9 @@ std::vector<std::uint32_t> prompt_ids(const std::string& prompt, const TextForma
     return ids;
   }
   if (!format.chat) return tokenizer->encode(prompt, {.add_special_tokens = format.add_special_tokens}).ids;
-  const std::vector<ChatMessage> question = {{.role = "user", .content = prompt}};
-  return encode_chat(*tokenizer, render_chat(*format.chat, question, {.add_generation_prompt = true})).ids;
+  const nlohmann::json question = {{{"role", "user"}, {"content", prompt}}};
+  const ChatOptions options{.add_generation_prompt = true};
+  return encode_chat(*tokenizer, format.chat->render(question.dump(), /*tools=*/{}, options)).ids;
 }
 
 }  // namespace
@@ -54,7 +55,10 @@ TextSamples::TextSamples(const TextSamplesConfig& config, const DataConfig& data
   }
   for (const std::string& token : config.stop_at) stop_ids_.push_back(id_of(token));
   if (format.end_of_document) stop_ids_.push_back(id_of(*format.end_of_document));
-  if (format.chat) stop_ids_.push_back(id_of(end_of_message(*format.chat)));
+  if (format.chat && tokenizer_) {
+    const std::optional<std::string> end = end_token(*format.chat, *tokenizer_);
+    if (end) stop_ids_.push_back(id_of(*end));
+  }
 }
 
 std::int64_t TextSamples::id_of(std::string_view token) const {

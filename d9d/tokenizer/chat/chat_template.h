@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,10 +44,9 @@ constexpr auto enum_names(ChatFamily) {
 // The special token that ends a message, and so the assistant's answer.
 [[nodiscard]] std::string_view end_of_message(ChatFamily family);
 
-// The family whose published Jinja template equals `text`, except for white space at the end and the notation of line
-// ends. Throws ConfigError, which begins with `where`, for any other template; name the family of such a template in
-// the configuration.
-[[nodiscard]] ChatFamily chat_family_of(std::string_view text, const std::string& where);
+// The family of which a published Jinja template equals `text`, except for white space at the end and the notation of
+// line ends. Other revisions are known by what they write (chat_renderer.h).
+[[nodiscard]] std::optional<ChatFamily> published_family_of(std::string_view text);
 
 struct ChatOptions {
   bool add_generation_prompt = false;  // appends the header of the assistant's next message

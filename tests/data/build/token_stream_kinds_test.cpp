@@ -6,7 +6,9 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/dist_context/dist_context.h"
+#include "d9d/data/build/build_documents.h"
 #include "d9d/data/build/make_pack_stream.h"
+#include "d9d/data/text/tokenize_rows.h"
 
 #include "tests/data/build/kinds.h"
 #include "tests/support/io_faults.h"
@@ -277,6 +279,38 @@ TEST_F(KindsOfOneJob, Predict_what_the_assistant_of_a_conversation_says) {
               HasSubstr("expected chat_template.jinja"));
   add_view(json, "concatenated");
   EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(json, endless({})); }), HasSubstr("messages_column"));
+}
+
+// As a job tokenises them itself.
+TEST_F(KindsOfOneJob, Of_a_folder_of_tokens_have_the_targets_that_it_says) {
+  const auto tokenised = root() / "tokenised";
+  std::filesystem::remove_all(tokenised);
+  nlohmann::json json = source("chats");
+  nlohmann::ordered_json rows_of_chats = json;
+  rows_of_chats["sequence_length"] = 64;
+  const TokenisableRows rows =
+      build_rows(parse_record<SourceConfig>(rows_of_chats, {.keys = "source"}), /*vocabulary_size=*/1000);
+  (void)tokenize_rows(*rows.rows, *rows.encoder, rows.options, tokenised);
+  const nlohmann::json keys = {
+      {"sequence_length", 64}, {"view", {{"kind", "packed"}}}, {"global_batch_size", 1}, {"microbatch_size", 1}};
+  json.update(keys);
+  nlohmann::json folder = {{"kind", "tokens"}, {"path", tokenised}};
+  folder.update(keys);
+  const auto theirs = build(json, {}), ours = build(folder, {});
+  while (auto pack = theirs->next()) EXPECT_EQ(numbers_of(*ours->next()), numbers_of(*pack));
+  EXPECT_FALSE(ours->next());
+
+  const auto error = [&](const nlohmann::json& data) {
+    return test::message_of<ConfigError>([&] { (void)build(data, endless({})); });
+  };
+  folder["view"] = {{"kind", "concatenated"}};
+  EXPECT_THAT(error(folder), HasSubstr("in which every label counts"));
+  folder["dtype"] = "uint16";
+  folder["view"] = {{"kind", "packed"}};
+  EXPECT_THAT(error(folder), HasSubstr("manifest.json says them, got dtype"));
+  folder["path"] = root() / "tokens.bin";
+  folder.erase("dtype");
+  EXPECT_THAT(error(folder), HasSubstr("expected dtype with the file"));
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ class Chat : public test::SourceTest {
     return write("tokenizer.json", test::byte_tokenizer(more));
   }
   EncodedRow encode(std::string_view row, std::optional<std::int64_t> end = {}) const {
-    return ChatEncoder(tokenizer(), ChatFamily::kChatMl).encode_row({&row, 1}, end);
+    return ChatEncoder(tokenizer(), ChatRenderer(ChatFamily::kChatMl)).encode_row({&row, 1}, end);
   }
   static std::string text_of(const EncodedRow& row, const TokenRange& range) {
     std::string text;
@@ -57,8 +57,30 @@ TEST_F(Chat, That_cannot_be_rendered_is_a_problem_of_its_row) {
               HasSubstr("as ShareGPT has them"));
 }
 
+// Its template renders tools and calls; what an answer adds to the text is a target, without the line end behind it.
+TEST_F(Chat, Of_a_template_of_ones_own_has_tools_and_targets) {
+  const auto jinja = std::make_shared<const JinjaTemplate>(
+      JinjaSource{.text = "{{ tools | tojson if tools }}{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content }}"
+                          "{{ m.tool_calls | tojson if m.tool_calls }}<|im_end|>{{ '\\n' }}{% endfor %}"
+                          "{% if add_generation_prompt %}<|im_start|>assistant:{% endif %}",
+                  .place = "own.jinja"});
+  const ChatEncoder encoder(tokenizer(), ChatRenderer(jinja));
+  const std::vector<std::string_view> columns = {
+      R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": [{"z": 1, "a": 2}]}])",
+      R"([{"name": "f", "description": null}])"};
+  const EncodedRow row = encoder.encode_row(columns, {});
+  EXPECT_EQ(row.problem, "");
+  EXPECT_EQ(text_of(row, {0, std::ssize(row.tokens)}),
+            "[{\"name\": \"f\"}][user:a]\n[assistant:b[{\"z\": 1, \"a\": 2}]]\n");
+  ASSERT_EQ(std::ssize(row.targets.value()), 1);
+  EXPECT_EQ(text_of(row, row.targets->front()), R"(b[{"z": 1, "a": 2}]])");
+  const std::string_view refused = R"([{"role": "user", "content": "a"}])";
+  EXPECT_THAT(encoder.encode_row({&refused, 1}, {}).problem,
+              HasSubstr("the assistant says nothing, of the roles user"));
+}
+
 TEST_F(Chat, Tells_which_keys_of_messages_the_template_does_not_read) {
-  const ChatEncoder encoder(tokenizer(), ChatFamily::kChatMl);
+  const ChatEncoder encoder(tokenizer(), ChatRenderer(ChatFamily::kChatMl));
   EXPECT_EQ(encoder.remark(), "");
   for (const std::string_view row :
        {R"([{"role": "assistant", "content": "a", "weight": 0}])",
@@ -70,7 +92,7 @@ TEST_F(Chat, Tells_which_keys_of_messages_the_template_does_not_read) {
 
 TEST_F(Chat, Refuses_tokenizers_without_the_tokens_of_the_template) {
   const auto error = [&](ChatFamily family) {
-    return test::message_of<ConfigError>([&] { ChatEncoder(tokenizer({"<|im_start|>"}), family); });
+    return test::message_of<ConfigError>([&] { ChatEncoder(tokenizer({"<|im_start|>"}), ChatRenderer(family)); });
   };
   EXPECT_THAT(error(ChatFamily::kQwen3), HasSubstr("chat template 'qwen3', got none '<|im_end|>'"));
   EXPECT_THAT(error(ChatFamily::kLlama30), HasSubstr("got none '<|begin_of_text|>'"));
@@ -78,8 +100,10 @@ TEST_F(Chat, Refuses_tokenizers_without_the_tokens_of_the_template) {
 
 TEST_F(Chat, Is_another_document_with_another_template) {
   const std::string file = tokenizer();
-  EXPECT_NE(ChatEncoder(file, ChatFamily::kChatMl).fingerprint(), ChatEncoder(file, ChatFamily::kQwen3).fingerprint());
-  EXPECT_NE(ChatEncoder(file, ChatFamily::kChatMl).fingerprint(), TokenizerEncoder(file, {}).fingerprint());
+  EXPECT_NE(ChatEncoder(file, ChatRenderer(ChatFamily::kChatMl)).fingerprint(),
+            ChatEncoder(file, ChatRenderer(ChatFamily::kQwen3)).fingerprint());
+  EXPECT_NE(ChatEncoder(file, ChatRenderer(ChatFamily::kChatMl)).fingerprint(),
+            TokenizerEncoder(file, {}).fingerprint());
 }
 
 }  // namespace

@@ -173,15 +173,17 @@ TEST_F(ModelTokenizer, Of_data_of_ids_is_that_of_the_weights_or_of_samples) {
   EXPECT_EQ(files.at("tokenizer.json"), test::byte_tokenizer({"<weights>"}));
 }
 
-TEST_F(ModelTokenizer, Warns_of_a_chat_template_that_is_not_the_datas) {
-  const DataConfig chat =
-      data({{"messages_column", "messages"}, {"view", {{"kind", "documents"}}}, {"chat_template", "qwen2"}});
-  const auto warning = [&] { return logged([&] { (void)tokenizer_files(context, chat, {}); }); };
+TEST_F(ModelTokenizer, Has_the_chat_template_of_the_data) {
+  const auto chat = [&](const std::string& chat_template) {
+    return data({{"messages_column", "messages"}, {"view", {{"kind", "documents"}}}, {"chat_template", chat_template}});
+  };
+  const auto warning = [&] { return logged([&] { (void)tokenizer_files(context, chat("qwen2"), {}); }); };
   EXPECT_THAT(warning(), AllOf(HasSubstr("no chat template"), HasSubstr("written as qwen2")));
+  write(folder / "own.jinja", kChatMl);
+  EXPECT_EQ(tokenizer_files(context, chat(folder / "own.jinja"), {}).at("chat_template.jinja"), kChatMl);
   write(mine / "chat_template.jinja", kChatMl);
-  EXPECT_THAT(warning(), AllOf(HasSubstr("data.chat_template = qwen2"), HasSubstr("that of chatml")));
-  write(mine / "chat_template.jinja", "{{ messages }}");
-  EXPECT_THAT(warning(), HasSubstr("of no family that is known here"));
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)tokenizer_files(context, chat("qwen2"), {}); }),
+              HasSubstr("chat_template = qwen2 to write what the template of"));
 }
 
 }  // namespace

@@ -16,8 +16,8 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/tokenizer/chat/chat_renderer.h"
 #include "d9d/tokenizer/chat/encode_chat.h"
-#include "d9d/tokenizer/chat/find_chat_family.h"
 
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/io_faults.h"
@@ -86,7 +86,7 @@ TEST(ChatTemplate, Renders_thousands_of_conversations_as_transformers_does_where
   expect_all_equal(file, 1000);
   for (const auto& [family, name] : enum_names(ChatFamily{})) {
     std::ifstream stream(std::filesystem::path(templates) / (std::string(name) + ".jinja"));
-    EXPECT_EQ(chat_family_of(std::string(std::istreambuf_iterator<char>(stream), {}), ""), family);
+    EXPECT_EQ(published_family_of(std::string(std::istreambuf_iterator<char>(stream), {})), family);
   }
 }
 
@@ -104,10 +104,10 @@ TEST(ChatTemplate, Of_each_published_revision_is_known_beside_a_tokenizer) {
     const std::string text(std::istreambuf_iterator<char>(stream), {});
     std::filesystem::remove(folder / "chat_template.jinja");
     std::ofstream(folder / "tokenizer_config.json") << nlohmann::json{{"chat_template", text}};
-    EXPECT_EQ(chat_family_beside(folder / "tokenizer.json"), family) << name;
+    EXPECT_EQ(chat_renderer({.tokenizer = folder / "tokenizer.json"}).family(), family) << name;
     std::filesystem::remove(folder / "tokenizer_config.json");
     std::filesystem::copy_file(entry.path(), folder / "chat_template.jinja");
-    EXPECT_EQ(chat_family_beside(folder / "tokenizer.json"), family) << name;
+    EXPECT_EQ(chat_renderer({.tokenizer = folder / "tokenizer.json"}).family(), family) << name;
     families.insert(family);
   }
   EXPECT_EQ(families.size(), 4);
@@ -119,20 +119,18 @@ TEST(ChatTemplate, Of_each_published_revision_is_rendered_as_transformers_render
   EXPECT_EQ(num_equal(file), 6 * 40);
 }
 
-TEST(ChatTemplate, Is_known_by_its_text_and_refused_by_name_otherwise) {
+TEST(ChatTemplate, Is_known_by_its_text) {
   const std::string chatml =
       "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
       "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
-  EXPECT_EQ(chat_family_of(chatml, ""), ChatFamily::kChatMl);
-  EXPECT_EQ(chat_family_of(chatml + "\n", ""), ChatFamily::kChatMl);
+  EXPECT_EQ(published_family_of(chatml), ChatFamily::kChatMl);
+  EXPECT_EQ(published_family_of(chatml + "\n"), ChatFamily::kChatMl);
   std::string with_line_ends = chatml;
   for (std::size_t at = 0; (at = with_line_ends.find("\\n")) != std::string::npos;) with_line_ends.replace(at, 2, "\n");
-  EXPECT_EQ(chat_family_of(with_line_ends, ""), ChatFamily::kChatMl);
+  EXPECT_EQ(published_family_of(with_line_ends), ChatFamily::kChatMl);
   std::string other = chatml;
   other[3] = '-';
-  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)chat_family_of(other, "a.json: "); }),
-              AllOf(HasSubstr("a.json: "), HasSubstr("name that family: chatml (<|im_start|>, adds nothing), qwen2 ("),
-                    HasSubstr("qwen3 (adds <think> to the last answer)")));
+  EXPECT_EQ(published_family_of(other), std::nullopt);
 }
 
 std::string error_of(const char* messages) {
