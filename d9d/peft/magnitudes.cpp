@@ -13,9 +13,10 @@ namespace d9d {
 void begin_magnitudes(Module& model, const std::set<std::string>& but_for) {
   const at::NoGradGuard no_grad;
   std::vector<ParameterPtr> begun;
+  std::set<const Module*> seen;  // a module of several names has that of the first in but_for
   model.for_each_module([&](const std::string& name, Module& module) {
     const auto* const linear = dynamic_cast<const Linear*>(&module);
-    if (linear == nullptr || !linear->has_magnitude()) return;
+    if (linear == nullptr || !linear->has_magnitude() || !seen.insert(&module).second) return;
     if (but_for.contains((name.empty() ? "" : name + ".") + "lora_magnitude_vector.weight")) return;
     const auto& adapter = *linear->adapter();
     const at::Tensor weight = full_tensor(linear->weight->dtensor());

@@ -147,6 +147,22 @@ TEST(InjectPeft, Leaves_magnitudes_that_have_values) {
   EXPECT_TRUE(at::allclose(adapter.magnitude->weight->local(), at::linalg_vector_norm(sum, 2, at::IntArrayRef{1})));
 }
 
+// A layer that computes twice, under two names.
+class Recurrent : public Module {
+ public:
+  Recurrent() : first(register_module<Linear>("first", LinearConfig{4, 4})) { register_module("second", first); }
+  const ModulePtr<Linear> first;
+};
+
+TEST(InjectPeft, Leaves_magnitudes_of_a_module_of_two_names_that_have_values) {
+  const auto model = make_module<Recurrent>();
+  (void)inject_peft(dora("first"), *model);
+  test::fill(*model);
+  const at::Tensor before = model->first->adapter()->magnitude->weight->local().detach().clone();
+  begin_magnitudes(*model, {"first.lora_magnitude_vector.weight"});
+  EXPECT_TRUE(at::equal(model->first->adapter()->magnitude->weight->local(), before));
+}
+
 TEST(InjectPeft, Refuses_magnitudes_of_others_than_frozen_linears) {
   const auto error_of = [](const PeftConfig& method) {
     return [method] { return inject_peft(method, *make_module<test::ToyModel>()); };
