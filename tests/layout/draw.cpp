@@ -210,14 +210,15 @@ LayoutCase draw_case() {
   const std::int64_t least = std::max(least_microbatches(drawn.layout), least_microbatches(drawn.rest));
   drawn.job.num_microbatches = std::max(number(1, 4), (least + share - 1) / share) * share;
   drawn.job.freezes_late = one_in(12);
-  drawn.job.adapts = one_in(5);
+  const bool cuts_rows = drawn.layout.mesh.tensor_parallel > 1;  // whose norms magnitudes replace
+  drawn.job.adapts = one_in(cuts_rows ? 2 : 5);
   if (drawn.job.adapts && has_experts(drawn.job)) {
     // Gradients of a router's B, whose rows are small, are zero but for rounding for experts that no token chooses.
     using enum UpdateRule;
     const bool is_proportional = std::ranges::count(std::vector{kSgd, kMomentum, kNesterov}, drawn.job.update_rule) > 0;
     if (!is_proportional) drawn.job.update_rule = kNesterov;
   }
-  drawn.job.has_magnitudes = drawn.job.adapts && one_in(2);
+  drawn.job.has_magnitudes = drawn.job.adapts && (cuts_rows || one_in(2));
   if (is_rounded_to_float(drawn)) {  // Adam's updates have the same size for a rounding error as for a gradient
     drawn.job.update_rule = UpdateRule::kSgd;
     drawn.job.num_steps = 1;  // after an update some token may be at a tie of two experts

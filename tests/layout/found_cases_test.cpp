@@ -66,6 +66,12 @@ const std::vector<Found> kFound = {
     {"frozen_adapters_of_a_tied_embedding_beside_those_of_its_head",
      {.job = {.num_layers = 2, .ties_embeddings = true, .freezes_attention = true, .adapts = true},
       .layout = {.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2}}}},
+    {"a_stage_of_experts_before_that_of_a_head_on_a_mesh_that_neither_has",
+     {.job = {.family = "qwen3_moe", .num_layers = 2, .heads = {Head::kClassification}, .labels = Labels::kAll},
+      .layout = {.mesh = {.context_parallel_replicate = 2, .tensor_parallel = 2}, .schedule = Schedule::kInterleaved}}},
+    {"a_stage_of_own_layers_before_that_of_a_head_on_a_mesh_that_neither_has",
+     {.job = {.family = kOwnLayers, .num_layers = 2, .heads = {Head::kClassification}, .labels = Labels::kAll},
+      .layout = {.mesh = {.context_parallel_replicate = 2, .tensor_parallel = 2}, .schedule = Schedule::kInterleaved}}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Once, FoundCases, ::testing::ValuesIn(kFound),

@@ -151,9 +151,10 @@ std::optional<std::string> refusal(const LayoutJob& job, const Layout& layout) {
   const DeviceMeshParameters& mesh = layout.mesh;
   const bool has_other_heads = std::ranges::any_of(job.heads, [](const Head head) { return head != Head::kCausalLM; });
   const bool splits_sequences = mesh.context_parallel_shard * mesh.context_parallel_replicate > 1;
-  if (has_other_heads && splits_sequences) return "mesh.context_parallel";
-  const bool is_refused = has_experts(job) || has_other_heads || job.family == kOwnLayers;
-  if (mesh.tensor_parallel > 1 && is_refused) return "mesh.tensor_parallel";
+  const bool are_layers_refused = mesh.tensor_parallel > 1 && (has_experts(job) || job.family == kOwnLayers);
+  const bool is_head_late = are_layers_refused && num_stages(layout) > 1;  // on another stage than the first layers
+  if (has_other_heads && splits_sequences && !is_head_late) return "mesh.context_parallel";
+  if (are_layers_refused || (mesh.tensor_parallel > 1 && has_other_heads)) return "mesh.tensor_parallel";
   if (waits_for_ever(job, layout)) return kNeedsEqualMicrobatches;  // before any forward
   const bool is_packed = job.packs || (job.has_short_sequences && !layout.pads);
   return is_packed && splits_sequences ? std::optional<std::string>(kPackedSequences) : std::nullopt;
