@@ -86,7 +86,8 @@ void set_scale(const LoraParams& params, bool has_experts, nlohmann::json& confi
   config["r"] = params.r;
   config["use_rslora"] = use_rslora;
   config["lora_alpha"] = alpha;
-  if (alpha == std::floor(alpha)) config["lora_alpha"] = static_cast<std::int64_t>(alpha);
+  constexpr double kExact = 9007199254740992.0;  // 2^53: integers up to here are those of an int64
+  if (alpha == std::floor(alpha) && alpha <= kExact) config["lora_alpha"] = static_cast<std::int64_t>(alpha);
 }
 
 // What peft with transformers 5, whose experts are joined, does not take.
