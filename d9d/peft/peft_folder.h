@@ -2,7 +2,7 @@
 //
 // Example
 //   const PeftFolder folder("adapters");
-//   load_model_state(*model, from_peft(adapted, to_huggingface, folder), folder.tensors(), {.may_be_missing = ".*"});
+//   folder.params_of("model.layers.0.self_attn.q_proj").r;
 #pragma once
 
 #include <filesystem>
@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "d9d/base/name_regex.h"
 #include "d9d/model_state/mapped_sources.h"
-#include "d9d/model_state/mapper/state_mapper.h"
-#include "d9d/peft/adapted_model.h"
+#include "d9d/peft/config.h"
 
 namespace d9d {
 
@@ -41,14 +41,8 @@ class PeftFolder {
   LoraParams params_;
   bool has_magnitudes_ = false;
   std::optional<std::string> base_;
-  std::vector<std::pair<std::string, double>> ranks_, alphas_;  // by regular expressions of ends of names, in order
+  std::vector<std::pair<NameRegex, double>> ranks_, alphas_;  // by expressions of ends of names, in order
   std::set<std::string> parameters_;
 };
-
-// Local. From the tensors of the folder to those of the model: adapters of modules under their names, of experts under
-// a name for each expert or joined as peft has them with transformers 5, and modules_to_save. exported: of the model
-// without adapters, to the names of Hugging Face, as of merged_on_the_way(). Throws ConfigError unless the folder has
-// an adapter of the same kind, rank and scale for each module that has one in the model, and nothing else.
-[[nodiscard]] StateMapper from_peft(const AdaptedModel& model, const StateMapper& exported, const PeftFolder& folder);
 
 }  // namespace d9d

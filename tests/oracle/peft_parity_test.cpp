@@ -11,7 +11,7 @@
 #include "d9d/model_state/load_model_state.h"
 #include "d9d/peft/export_config.h"
 #include "d9d/peft/merge.h"
-#include "d9d/peft/peft_folder.h"
+#include "d9d/peft/peft_import.h"
 
 #include "tests/oracle/oracle_case.h"
 #include "tests/support/compare.h"

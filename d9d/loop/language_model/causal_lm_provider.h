@@ -21,7 +21,6 @@
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/loop/language_model/language_model_task.h"
 #include "d9d/loop/task/providers.h"
-#include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/models/decoder/parallelize.h"
 #include "d9d/models/huggingface/model_sizes.h"
 #include "d9d/models/legacy_names.h"
@@ -29,6 +28,7 @@
 #include "d9d/modules/initial_values.h"
 #include "d9d/peft/export_config.h"
 #include "d9d/peft/inject.h"
+#include "d9d/peft/peft_import.h"
 
 namespace d9d {
 

@@ -8,6 +8,7 @@
 #include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/loop/language_model/causal_lm_provider.h"
 #include "d9d/model_state/io/safetensors.h"
+#include "d9d/model_state/load_model_state.h"
 #include "d9d/model_state/mapped_sources.h"
 #include "d9d/models/families.h"
 #include "d9d/peft/inject.h"
@@ -207,6 +208,7 @@ TEST(AdapterExport, Says_rslora_as_alpha_where_experts_are_joined) {
   const json joined = config_of(provider_of(kQwen3MoE, lora(".*_proj", params), ExportedAdapters::kPeft));
   EXPECT_EQ(joined.at("use_rslora"), false);
   EXPECT_EQ(joined.at("lora_alpha"), 12);
+  EXPECT_EQ(config_of(lora(".*q_proj", {.r = 4, .alpha = 1e19})).at("lora_alpha"), 1e19);  // no int64
 }
 
 TEST(AdapterExport, Has_what_is_trained_beside_adapters) {
@@ -338,10 +340,39 @@ TEST(AdapterImport, Refuses_what_is_not_the_jobs) {
     EXPECT_NO_THROW(error_of(lora(".*[qk]_proj"), {{"init_lora_weights", init}})());
   }
   EXPECT_THAT(error_of(lora(".*[qk]_proj"), {{"rank_pattern", {{"(", 2}}}}),
-              ThrowsMessage<ConfigError>(HasSubstr("a regular expression")));
+              ThrowsMessage<ConfigError>(AllOf(HasSubstr("rank_pattern"), HasSubstr("adapter_config.json"),
+                                               HasSubstr("a regular expression"))));
   EXPECT_THAT(error_of(lora(".*[qk]_proj"), {{"r", "two"}}),
               ThrowsMessage<ConfigError>(HasSubstr("another type for r")));
+  EXPECT_THAT(error_of(lora(".*[qk]_proj"), {{"alpha_pattern", {{"q_proj", "3"}}}}),
+              ThrowsMessage<ConfigError>(HasSubstr("another type for alpha_pattern of 'q_proj'")));
+  EXPECT_THAT(error_of(lora(".*[qk]_proj"), {{"rank_pattern", {{"q_proj", 0}}}}),
+              ThrowsMessage<ConfigError>(HasSubstr("rank_pattern of 'q_proj' > 0")));
+  EXPECT_THAT(error_of(lora(".*[qk]_proj"), {{"lora_alpha", -3}}),
+              ThrowsMessage<ConfigError>(HasSubstr("lora_alpha > 0")));
+  EXPECT_THAT(error_of(lora(".*[qk]_proj"), {{"lora_alpha", nullptr}}),  // 8, as peft reads it
+              ThrowsMessage<ConfigError>(HasSubstr("where alpha is 8")));
   EXPECT_THAT([] { (void)PeftFolder("nowhere"); }, ThrowsMessage<IoError>(HasSubstr("nowhere")));
+}
+
+TEST(AdapterImport, Names_the_file_of_a_tensor_of_another_shape) {
+  auto provider = provider_of(kQwen3Dense, lora(".*q_proj"), ExportedAdapters::kPeft);
+  const auto model = build(provider);
+  const auto folder = written(provider, *model);
+  const std::string name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
+  std::vector<TensorSource> tensors;
+  const SafetensorsFile file(folder / "adapter_model.safetensors");
+  for (const auto& [each, entry] : file.entries()) {
+    tensors.push_back(tensor_source(each, each == name ? at::zeros({3, 16}) : file.tensor(each).clone()));
+  }
+  write_safetensors(folder / "adapter_model.safetensors", tensors);
+  const PeftFolder source(folder);
+  const auto load = [&] {
+    (void)load_model_state(*model, provider.map_source_adapters(source, *model), source.tensors(),
+                           {.may_be_missing = ".*"});
+  };
+  EXPECT_THAT(load, ThrowsMessage<StateError>(AllOf(HasSubstr(name), HasSubstr("[3, 16]"),
+                                                    HasSubstr((folder / "adapter_model.safetensors").string()))));
 }
 
 // Of experts whose gate and up share an adapter, in the layout of tests/oracle/peft_oracle.py: A [experts * 4, in],
@@ -382,6 +413,16 @@ TEST(AdapterImport, Splits_joined_gate_and_up_where_each_has_its_part) {
   EXPECT_TRUE(at::equal(read.at("up_proj.lora_A.weight"), kRows.narrow(1, 2, 2).transpose(1, 2)));
   b[0][3][1] = 1.0;
   EXPECT_THAT([&] { read_joined(b, params); }, ThrowsMessage<ConfigError>(HasSubstr("all of which both use")));
+}
+
+TEST(AdapterImport, Refuses_joined_gate_and_up_of_which_one_has_no_rows) {
+  for (const std::int64_t rows : {0, 1, 23}) {
+    EXPECT_THAT(
+        [&] {
+          read_joined(at::zeros({rows, 4, 4}), {.r = 4, .alpha = 6.0});
+        },
+        ThrowsMessage<ConfigError>(HasSubstr("a B [2 * out, rank * experts]")));
+  }
 }
 
 TEST(AdapterImport, Gives_joined_gate_and_up_the_whole_rank_where_both_use_it) {
