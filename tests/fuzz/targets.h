@@ -1,6 +1,6 @@
 // Parsers of files that come from elsewhere, fed with any bytes. Each target returns for what it refuses with IoError,
-// of tokenizer.json ConfigError; every other exception, and what the sanitizers find, is a fault. tools/fuzz runs them
-// under libFuzzer, fuzz_replay gives them what was found before (corpus/<name>/).
+// of tokenizer.json and adapter_config.json ConfigError; every other exception, and what the sanitizers find, is a
+// fault. tools/fuzz runs them under libFuzzer, fuzz_replay gives them what was found before (corpus/<name>/).
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,11 @@ void manifest(Bytes file);
 void tokenizer_json(Bytes file);
 void megatron_index(Bytes file);
 void jsonl_rows(Bytes file);
+void adapter_config(Bytes file);
 
 inline constexpr std::pair<std::string_view, void (*)(Bytes)> kTargets[] = {
     {"safetensors_header", safetensors_header}, {"huggingface_index", huggingface_index}, {"manifest", manifest},
-    {"tokenizer_json", tokenizer_json},         {"megatron_index", megatron_index},       {"jsonl_rows", jsonl_rows}};
+    {"tokenizer_json", tokenizer_json},         {"megatron_index", megatron_index},       {"jsonl_rows", jsonl_rows},
+    {"adapter_config", adapter_config}};
 
 }  // namespace d9d::fuzz
