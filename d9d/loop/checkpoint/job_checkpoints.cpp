@@ -18,6 +18,7 @@
 #include "d9d/loop/task/trainable_parameters.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/write_model_state.h"
+#include "d9d/peft/adapted_model.h"
 
 namespace d9d {
 namespace {
@@ -220,8 +221,23 @@ void warn_of_other_adapters(const DistContext& context, const SavedCheckpoint& s
   }
 }
 
+namespace {
+
+void check_has_frozen(const Module& module, const SavedCheckpoint& saved, const NamedTensors& tensors) {
+  for (const AdaptedModule& adapted : adapters_of(module).modules) {
+    D9D_CHECK(!tensors.find(adapted.a[0]) || tensors.find(adapted.weights[0].stored), ConfigError,
+              "[loop::model_stage] expected a checkpoint of a whole model, got the adapter of '", adapted.name,
+              "' without its weight in ", saved.folder().string(),
+              ": its job saves what it trains alone. Begin with the model that its job began with, and with "
+              "source_adapters, which d9d_convert --adapters peft makes of the checkpoint.");
+  }
+}
+
+}  // namespace
+
 LoadReport load_saved_model(Module& module, const SavedCheckpoint& saved, const LoadOptions& options) {
   const NamedTensors tensors = saved.tensors(kModelPrefix);
+  check_has_frozen(module, saved, tensors);
   std::set<std::string> own;
   for (const auto& [name, tensor] : state_of(module)) own.insert(name);
   return load_model_state(module, mapper::identities(own), tensors, options);

@@ -74,6 +74,7 @@ void check_adapter_scale(const SavedCheckpoint& saved, const nlohmann::json& mod
 void warn_of_other_adapters(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& model);
 
 // Local. Loads the weights of another job's checkpoint as the initial weights of `module`, by the names in `module`.
+// Throws ConfigError for one that has adapters without the weights that they belong to.
 LoadReport load_saved_model(Module& module, const SavedCheckpoint& saved, const LoadOptions& options);
 
 }  // namespace d9d

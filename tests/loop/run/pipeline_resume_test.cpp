@@ -288,6 +288,9 @@ TEST_F(PipelineResume, With_adapters_saves_them_alone_and_continues_on_other_lay
     for (const std::string& name : checkpoint_at(folder() / "kept").value().tensors("model.").names) {
       EXPECT_TRUE(is_adapter_parameter(name)) << name;
     }
+    PipelineJob next{.has_experts = has_experts, .adapters = method};
+    next.model.source_checkpoint = folder() / "kept";
+    EXPECT_THAT(error_of(next), HasSubstr("its job saves what it trains alone"));
     for (const TensorSource& tensor : tensors) {  // the frozen ones are the source's
       EXPECT_TRUE(at::equal(whole.parameters.at(tensor.name), tensor.read())) << tensor.name;
     }
