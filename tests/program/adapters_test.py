@@ -1,6 +1,7 @@
 """Adapters go out merged and alone, from jobs on any layout and from their checkpoints, and come back from Hugging Face peft."""
 
 import json
+import re
 import subprocess
 import warnings
 
@@ -79,6 +80,20 @@ class Adapters(ProgramTest):
                         exported, _ = self.unchanged(model, {"source_checkpoint": str(job.saves)}, *layout,
                                                      f"model_provider.export.adapters={adapters}")
                         self.assertEqual(self.content(exported), self.content(expected))
+
+    def test_patterns_of_the_pages_match_the_models(self):
+        """Each trains something of both models."""
+        expression = re.compile(r'module_name_pattern"?[^"]{1,4}"((?:[^"\\\\]|\\\\.)*)"')
+        found = 0
+        for page in ("docs/adapters.md", "docs/fine_tune.md", "examples/finetune/lora.json"):
+            for pattern in {json.loads(f'"{text}"') for text in expression.findall((program_job.REPOSITORY / page).read_text())}:
+                kind = {"kind": "full_tune"} if pattern.endswith("norm") else {"kind": "lora", "params": ADAPTERS["params"]}
+                for model in ("dense", "moe"):
+                    with self.subTest(page=page, pattern=pattern, model=model):
+                        job = self.adapted(model, {**kind, "module_name_pattern": pattern})
+                        self.run_job(job, "trainer.schedule.total_steps=2")
+                        found += 1
+        self.assertGreaterEqual(found, 8)
 
     def assert_merged(self, merged, base, adapters):
         """The dense weights are those of the base and the product of the adapters, those of a tied base its embedding's."""
