@@ -14,7 +14,6 @@
 #include "d9d/data/source/permuted_documents.h"
 #include "d9d/data/source/source_files.h"
 #include "d9d/data/source/token_corpus.h"
-#include "d9d/data/text/chat_encoder.h"
 #include "d9d/data/text/column_rows.h"
 #include "d9d/data/text/dataset_files.h"
 #include "d9d/data/text/document_ends.h"
@@ -38,23 +37,11 @@ void check_vocabulary(std::int64_t needed, const char* of, std::int64_t vocabula
             needed, " for ", of, ", got ", vocabulary_size, ". Enlarge the model's vocabulary.");
 }
 
-Encoder text_encoder(const TokenizationConfig& config) {
-  if (!config.tokenizer) return std::make_shared<const ByteEncoder>();
-  check_tokenizer_file(*config.tokenizer);
-  const EncodeOptions options{.add_special_tokens = config.add_special_tokens};
-  return std::make_shared<const TokenizerEncoder>(*config.tokenizer, options);
-}
-
-Encoder row_encoder(const TextSource& source) { return text_encoder(source.tokenization); }
+Encoder row_encoder(const TextSource& source) { return encoder_of(source.tokenization); }
 
 template <class Source>
 requires requires(const Source& source) { source.columns; }
-Encoder row_encoder(const Source& source) {
-  const ColumnsConfig& columns = source.columns;
-  if (!columns.messages_column) return text_encoder(columns.tokenization);
-  check_tokenizer_file(*columns.tokenization.tokenizer);
-  return std::make_shared<const ChatEncoder>(*columns.tokenization.tokenizer, chat_renderer_of(columns));
-}
+Encoder row_encoder(const Source& source) { return encoder_of(source.columns); }
 
 // Returns `encoder`. Throws ConfigError if the model's vocabulary is smaller than the encoder's.
 Encoder checked(Encoder encoder, std::int64_t vocabulary_size) {
@@ -252,7 +239,7 @@ Documents build_documents(const DatasetDataConfig& config, const DocumentOptions
   const DatasetFiles files = dataset_files(config.dataset, config.split);
   warn_of_missing_parts(files.paths, options.shared_log);
   Rows rows = rows_of(files, std::vector{config.text_column});
-  Documents documents = tokenised(std::move(rows), checked(text_encoder(tokenization), options.vocabulary_size),
+  Documents documents = tokenised(std::move(rows), checked(encoder_of(tokenization), options.vocabulary_size),
                                   tokenization, options, config.use_samples);
   return shuffled_as_numpy(std::move(documents), static_cast<std::uint64_t>(config.shuffle_seed));
 }

@@ -57,8 +57,8 @@ struct ColumnsConfig {
   std::optional<std::string> messages_column = {};
   // The column of the tools of a conversation, a list of their JSON schemas.
   std::optional<std::string> tools_column = {};
-  // Of conversations: a family (chatml, qwen2, qwen2.5, qwen3, llama3, llama3.2) or a file with a Jinja template; unset:
-  // the template beside the tokenizer.
+  // How conversations are written: a family (chatml, qwen2, qwen2.5, qwen3, llama3, llama3.2) or a file with a Jinja
+  // template; unset: the template beside the tokenizer.
   std::optional<std::string> chat_template = {};
   // Interpreter with the package jinja2, for templates of no family; unset: that of d9d's source folder.
   std::optional<std::string> python = {};

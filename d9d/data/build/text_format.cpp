@@ -3,6 +3,7 @@
 #include <system_error>
 
 #include "d9d/base/check.h"
+#include "d9d/data/text/chat_encoder.h"
 
 namespace d9d {
 
@@ -88,6 +89,19 @@ void check_tokenizer_file(const std::filesystem::path& path) {
             "[data::check_tokenizer_file] expected the file of the key \"tokenizer\" of the data, got '", path.string(),
             "', which does not exist. Check the path; names of the hub are not downloaded: hf download NAME "
             "tokenizer.json --local-dir FOLDER.");
+}
+
+std::shared_ptr<const TextEncoder> encoder_of(const TokenizationConfig& config) {
+  if (!config.tokenizer) return std::make_shared<const ByteEncoder>();
+  check_tokenizer_file(*config.tokenizer);
+  const EncodeOptions options{.add_special_tokens = config.add_special_tokens};
+  return std::make_shared<const TokenizerEncoder>(*config.tokenizer, options);
+}
+
+std::shared_ptr<const TextEncoder> encoder_of(const ColumnsConfig& columns) {
+  if (!columns.messages_column) return encoder_of(columns.tokenization);
+  check_tokenizer_file(*columns.tokenization.tokenizer);
+  return std::make_shared<const ChatEncoder>(*columns.tokenization.tokenizer, chat_renderer_of(columns));
 }
 
 std::optional<std::string> end_token(const ChatRenderer& chat, const Tokenizer& tokenizer) {

@@ -6,11 +6,13 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "d9d/data/build/config.h"
+#include "d9d/data/text/text_encoder.h"
 #include "d9d/tokenizer/chat/chat_renderer.h"
 #include "d9d/tokenizer/tokenizer.h"
 
@@ -41,6 +43,11 @@ struct TextFormat {
 
 // Throws ConfigError that names the key "tokenizer" of the data if the file does not exist or is a folder.
 void check_tokenizer_file(const std::filesystem::path& path);
+
+// Returns what turns text, or rows of columns, into tokens. Throws the errors of check_tokenizer_file(), of
+// chat_renderer() and of the encoders.
+[[nodiscard]] std::shared_ptr<const TextEncoder> encoder_of(const TokenizationConfig& config);
+[[nodiscard]] std::shared_ptr<const TextEncoder> encoder_of(const ColumnsConfig& columns);
 
 // Returns the token that ends an answer; nullopt if answers end with something else.
 [[nodiscard]] std::optional<std::string> end_token(const ChatRenderer& chat, const Tokenizer& tokenizer);

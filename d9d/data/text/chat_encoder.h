@@ -25,8 +25,9 @@ class ChatEncoder final : public TokenizerEncoder {
   // special_tokens().
   ChatEncoder(const std::filesystem::path& tokenizer, ChatRenderer renderer);
 
-  // Expects the column of messages, and perhaps that of tools. Reports as problems text that is not JSON, a conversation
-  // that the template cannot render, and one in which the assistant says nothing. The token `end` is not a target.
+  // Expects the column of messages, and perhaps that of tools. Reports as problems text that is not JSON, a
+  // conversation that the template cannot render, and one in which the assistant says nothing. The token `end` is not a
+  // target.
   [[nodiscard]] EncodedRow encode_row(std::span<const std::string_view> columns,
                                       std::optional<std::int64_t> end) const override;
   // Returns a line that names the message keys that the template does not read; empty if there are none.

@@ -14,8 +14,8 @@
 
 namespace d9d {
 
-// Sets `object`, with its keys in the order of the line, and returns an empty text, or returns what is wrong with the line and at which column (in bytes,
-// counted from 1).
+// Sets `object`, with its keys in the order of the line, and returns an empty text, or returns what is wrong with the
+// line and at which column (in bytes, counted from 1).
 [[nodiscard]] std::string parse_json_line(std::string_view line, nlohmann::ordered_json& object);
 
 // Throws IoError that names the file and the remedy if its beginning shows that its lines are not objects: other

@@ -69,8 +69,8 @@ void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& s
 // Local. Throws ConfigError if the adapters of a job that goes on have another scale than those of the saved one: what
 // they learned would count otherwise. model: hparams_of() its provider.
 void check_adapter_scale(const SavedCheckpoint& saved, const nlohmann::json& model);
-// Local. Logs the same as warn_of_other_settings() for a job that begins with the weights of another, if both have adapters. model: hparams_of()
-// its provider.
+// Local. Logs the same as warn_of_other_settings() for a job that begins with the weights of another, if both have
+// adapters. model: hparams_of() its provider.
 void warn_of_other_adapters(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& model);
 
 // Local. Loads the weights of another job's checkpoint as the initial weights of `module`, by the names in `module`.

@@ -97,9 +97,10 @@ class FirstUpdate {
   // enough.
   void begin(const Module& module, double learning_rate);
   // Collective over all ranks, with the same arguments. Checks the first step with a learning rate and gradients other
-  // than 0, and a second one if a parameter did not change in it, as some optimisers only measure first. The main process
-  // warns of parameters that have a gradient but whose copied elements have changed on no rank in both. Throws ConfigError on all ranks if ranks that hold the same elements now have
-  // different values of them. Waits for the device.
+  // than 0, and a second one if a parameter did not change in it, as some optimisers only measure first. The main
+  // process warns of parameters that have a gradient but whose copied elements have changed on no rank in both. Throws
+  // ConfigError on all ranks if ranks that hold the same elements now have different values of them. Waits for the
+  // device.
   void end(const DistContext& context, bool has_gradients);
 
  private:
