@@ -23,6 +23,12 @@ using ::testing::StartsWith;
 
 constexpr milliseconds kShort{500};
 
+// Counts down when a scope ends, however it does.
+struct AtEnd {
+  std::latch& latch;
+  ~AtEnd() { latch.count_down(); }
+};
+
 class CommunicationFailure : public ::testing::TestWithParam<RankBackend> {
  protected:
   // Runs `body` on ranks whose operations wait for kShort at most. Returns the message of each rank's
@@ -30,8 +36,13 @@ class CommunicationFailure : public ::testing::TestWithParam<RankBackend> {
   static std::vector<std::string> messages_of(std::int64_t num_ranks, const std::function<void(World&)>& body,
                                               milliseconds timeout = kShort) {
     std::vector<std::string> messages(static_cast<std::size_t>(num_ranks));
+    std::latch connected(num_ranks);
     run_ranks(GetParam(), num_ranks, [&](World& world) {
-      (void)world.communicator(group_of(world, "all"));  // connects all ranks before the test's timeout begins to run
+      {
+        const AtEnd at_end{connected};
+        (void)world.communicator(group_of(world, "all"));  // connects all ranks before the test's timeout begins to run
+      }
+      connected.wait();  // a rank that fails first would close connections that others are still making
       world.set_timeout(timeout);
       try {
         body(world);
@@ -43,12 +54,6 @@ class CommunicationFailure : public ::testing::TestWithParam<RankBackend> {
   }
 
   static Communicator& all_of(World& world) { return *world.communicator(group_of(world, "all")); }
-};
-
-// A rank that only waits until the others have been told.
-struct AtEnd {
-  std::latch& told;
-  ~AtEnd() { told.count_down(); }
 };
 
 TEST_P(CommunicationFailure, A_rank_that_does_not_come_is_named_to_all_that_wait) {
