@@ -54,6 +54,8 @@ TEST(OwnOptimizer, That_lacks_a_parameter_is_told_its_name) {
 
 TEST(OwnOptimizer, That_starts_without_a_rate_is_looked_at_when_it_has_one) {
   EXPECT_THAT(log_of([&](toy::Job& job) {
+                job.provider.packs.push_back(job.provider.packs.back());
+                job.config.schedule.total_steps = 3;
                 job.lr_scheduler = AutoLRSchedulerProvider(PiecewiseConfig{
                     .initial_multiplier = 0.0,
                     .phases = {RestPhaseConfig{.target_multiplier = 1.0, .curve = LinearCurveConfig{}}}});
