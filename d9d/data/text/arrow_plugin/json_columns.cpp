@@ -12,9 +12,9 @@ namespace d9d::arrow_plugin {
 namespace {
 
 // Returns elements [first, first + count) of `values` as a list. Sets is_valid to false if a text is not UTF-8.
-nlohmann::json list_of(const arrow::Array& values, std::int64_t first, std::int64_t count, bool& is_valid);
+nlohmann::ordered_json list_of(const arrow::Array& values, std::int64_t first, std::int64_t count, bool& is_valid);
 
-nlohmann::json value_of(const arrow::Array& array, std::int64_t row, bool& is_valid) {
+nlohmann::ordered_json value_of(const arrow::Array& array, std::int64_t row, bool& is_valid) {
   if (is_null_at(array, row)) return nullptr;
   if (is_text(*array.type())) {
     const std::string_view text = text_at(array, row);
@@ -54,7 +54,7 @@ nlohmann::json value_of(const arrow::Array& array, std::int64_t row, bool& is_va
     }
     case arrow::Type::STRUCT: {
       const auto& fields = static_cast<const arrow::StructArray&>(array);
-      nlohmann::json object = nlohmann::json::object();
+      nlohmann::ordered_json object = nlohmann::ordered_json::object();
       for (int i = 0; i < fields.num_fields(); ++i) {
         object[array.type()->field(i)->name()] = value_of(*fields.field(i), row, is_valid);
       }
@@ -62,13 +62,13 @@ nlohmann::json value_of(const arrow::Array& array, std::int64_t row, bool& is_va
     }
     default: {  // times, decimals and bytes become the text that Arrow prints
       const auto scalar = array.GetScalar(row);
-      return scalar.ok() ? nlohmann::json((*scalar)->ToString()) : nlohmann::json();
+      return scalar.ok() ? nlohmann::ordered_json((*scalar)->ToString()) : nlohmann::ordered_json();
     }
   }
 }
 
-nlohmann::json list_of(const arrow::Array& values, std::int64_t first, std::int64_t count, bool& is_valid) {
-  nlohmann::json list = nlohmann::json::array();
+nlohmann::ordered_json list_of(const arrow::Array& values, std::int64_t first, std::int64_t count, bool& is_valid) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (std::int64_t i = first; i < first + count; ++i) list.push_back(value_of(values, i, is_valid));
   return list;
 }
@@ -90,9 +90,10 @@ bool has_json(const arrow::DataType& type) {
 
 std::optional<std::string> json_at(const arrow::Array& array, std::int64_t row) {
   bool is_valid = true;
-  const nlohmann::json value = value_of(array, row, is_valid);
+  const nlohmann::ordered_json value = value_of(array, row, is_valid);
   if (!is_valid) return std::nullopt;
-  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // field names may be invalid UTF-8
+  return value.dump(-1, ' ', false,
+                    nlohmann::ordered_json::error_handler_t::replace);  // field names may be invalid UTF-8
 }
 
 }  // namespace d9d::arrow_plugin
