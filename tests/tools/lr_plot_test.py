@@ -29,7 +29,8 @@ def main():
         text = run(job)
         assert "learning rate, cosine, 110 steps" in text and "0.5 in step 10  (the warm-up, linear)" in text, text
         svg, page = folder / "lr.svg", folder / "lr.html"
-        assert run(job, "lr_scheduler.min_ratio=0.2", "--svg", svg, "--html", page, "--steps", 60) == ""
+        said = run(job, "lr_scheduler.min_ratio=0.2", "--svg", svg, "--html", page, "--steps", 60)
+        assert said == f"lr_plot: wrote {svg}\nlr_plot: wrote {page}\n", said
         curve = next(e for e in ElementTree.parse(svg).getroot().iter() if e.get("class") == "curve")
         assert len(re.findall("[ML]", curve.get("d"))) == 60
         points = json.loads(re.search(r'id="points">(.*?)</script>', page.read_text(), re.DOTALL)[1])
