@@ -51,8 +51,6 @@ ChatEncoder::ChatEncoder(const std::filesystem::path& tokenizer, ChatRenderer re
 
 EncodedRow ChatEncoder::encode_row(std::span<const std::string_view> columns, std::optional<std::int64_t> end) const {
   D9D_ASSERT(columns.size() == 1 || columns.size() == 2, columns.size(), " columns of a conversation");
-  if (!nlohmann::json::accept(columns[0])) return {.problem = "messages that are no JSON"};
-  if (columns.size() == 2 && !nlohmann::json::accept(columns[1])) return {.problem = "tools that are no JSON"};
   try {
     std::set<std::string> other_keys;
     const RenderedChat chat = renderer_.render(columns[0], columns.size() == 2 ? columns[1] : "", {}, &other_keys);

@@ -12,6 +12,10 @@
 namespace d9d {
 namespace {
 
+void check_is_json(std::string_view text, const char* what) {
+  D9D_CHECK(nlohmann::json::accept(text), ConfigError, what, " that are no JSON");
+}
+
 bool is_empty(std::string_view tools) { return tools.empty() || tools == "null" || tools == "[]"; }
 
 // Whether a message of the assistant calls tools.
@@ -66,7 +70,11 @@ ChatRenderer named_renderer(const std::string& name, const ChatRendererOptions& 
 
 RenderedChat ChatRenderer::render(std::string_view messages, std::string_view tools, const ChatOptions& options,
                                   std::set<std::string>* other_keys) const {
-  if (!family_) return jinja_->render(messages, tools, options);
+  if (!tools.empty()) check_is_json(tools, "tools");
+  if (!family_) {
+    check_is_json(messages, "messages");
+    return jinja_->render(messages, tools, options);
+  }
   const auto json = nlohmann::json::parse(messages, nullptr, /*allow_exceptions=*/false);
   D9D_CHECK(!json.is_discarded(), ConfigError, "messages that are no JSON");
   if (jinja_ != nullptr && (!is_empty(tools) || calls_tools(json))) return jinja_->render(messages, tools, options);

@@ -34,11 +34,8 @@ std::string request_of(std::string_view messages, std::string_view tools, const 
              variables.dump(), R"(, "with_answers": )", answers ? "true" : "false", "}");
 }
 
-}  // namespace
-
-bool JinjaTemplate::marks_answers() const {
+bool has_generation_block(const std::string& text) {
   static constexpr std::string_view kBlock = "generation";
-  const std::string& text = source_.text;
   for (std::size_t at = text.find("{%"); at != std::string::npos; at = text.find("{%", at + 2)) {
     std::size_t name = at + 2;
     if (name < text.size() && text[name] == '-') ++name;
@@ -47,6 +44,11 @@ bool JinjaTemplate::marks_answers() const {
   }
   return false;
 }
+
+}  // namespace
+
+JinjaTemplate::JinjaTemplate(JinjaSource source)
+    : source_(std::move(source)), marks_answers_(has_generation_block(source_.text)) {}
 
 std::unique_ptr<LineProcess> JinjaTemplate::take_process() const {
   {
@@ -70,7 +72,8 @@ std::unique_ptr<LineProcess> JinjaTemplate::take_process() const {
     throw process_without(error.what());
   }
   process->send(Json(render_script()).dump());
-  process->send(Json{{"template", source_.text}, {"variables", source_.variables}}.dump());
+  process->send(
+      Json{{"template", source_.text}, {"variables", source_.variables}, {"has_marks", marks_answers_}}.dump());
   std::string failure;
   if (answer_with("ready", *process, kForAnAnswer, failure).is_null()) {
     if (process->has_ended()) throw process_without(failure);

@@ -30,11 +30,11 @@ struct JinjaSource {
 class JinjaTemplate {
  public:
   // Starts no process yet.
-  explicit JinjaTemplate(JinjaSource source) : source_(std::move(source)) {}
+  explicit JinjaTemplate(JinjaSource source);
 
   [[nodiscard]] const JinjaSource& source() const { return source_; }
   // Whether it has {% generation %} blocks.
-  [[nodiscard]] bool marks_answers() const;
+  [[nodiscard]] bool marks_answers() const { return marks_answers_; }
 
   // Thread-safe: each call that finds no process idle starts one. messages, tools: JSON texts; tools may be empty.
   // answers: whether RenderedChat::assistant is wanted; it is the text of the template's {% generation %} blocks, or
@@ -50,7 +50,8 @@ class JinjaTemplate {
   [[nodiscard]] std::unique_ptr<LineProcess> take_process() const;
   void give_back(std::unique_ptr<LineProcess> process) const;
 
-  JinjaSource source_;
+  const JinjaSource source_;
+  const bool marks_answers_;
   mutable std::mutex mutex_;  // guards idle_
   mutable std::vector<std::unique_ptr<LineProcess>> idle_;
 };

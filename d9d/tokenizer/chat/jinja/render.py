@@ -2,7 +2,8 @@
 
 It reads JSON lines from standard input and answers each on standard output:
 
-    {"template": TEXT, "variables": {"bos_token": "<s>", ..}}    {"ready": true}, or {"error": ".."}
+    {"template": TEXT, "variables": {"bos_token": "<s>", ..}, "has_marks": false}
+                                                                 {"ready": true}, or {"error": ".."}
     {"messages": [..], "tools": [..], "options": {"add_generation_prompt": false, ..}, "with_answers": true}
                                                                  {"text": "..", "answers": [[begin, end], ..]}, or {"problem": ".."}
 
@@ -70,13 +71,12 @@ def with_reasoning(message):
 
 
 class Template:
-    def __init__(self, text, variables):
+    def __init__(self, text, variables, has_marks):
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
         environment.filters["tojson"] = to_json
         environment.globals.update(raise_exception=refuse, strftime_now=TODAY.strftime, dict=dict, namespace=PlainNamespace)
-        self.template, self.variables = environment.from_string(text), variables
-        self.has_marks = re.search(r"\{%-?\s*generation", text) is not None
+        self.template, self.variables, self.has_marks = environment.from_string(text), variables, has_marks
 
     def marked(self, messages, tools, options):
         return self.template.render(messages=messages, tools=tools, documents=None, **{**self.variables, **options})
@@ -137,8 +137,8 @@ def answer(template, request):
         return {"text": template.text(messages, tools, request["options"])}
     find = template.answers_between_marks if template.has_marks else template.answers_by_beginnings
     text, answers = find(messages, tools, request["options"])
-    ends = [max(0, end) for pair in answers for end in pair]
-    places = dict(zip(sorted(ends), in_bytes(text, sorted(ends)), strict=True))
+    ends = sorted(end for pair in answers for end in pair)
+    places = dict(zip(ends, in_bytes(text, ends), strict=True))
     return {"text": text, "answers": [[places[begin], places[end]] for begin, end in answers]}
 
 
@@ -153,7 +153,7 @@ def main():
         try:
             request = json.loads(line)
             if template is None:
-                template = Template(request["template"], request["variables"])
+                template = Template(request["template"], request["variables"], request["has_marks"])
                 say({"ready": True})
             else:
                 say(answer(template, request))
