@@ -185,6 +185,11 @@ std::string changes(const nlohmann::json& before, const nlohmann::json& now) {
   return list;
 }
 
+// hparams_of() the model of the saved job; null if it said none.
+nlohmann::json model_hparams_of(const SavedCheckpoint& saved) {
+  return value_of(saved, "hparams").value("model", nlohmann::ordered_json());
+}
+
 }  // namespace
 
 void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& hparams,
@@ -198,7 +203,7 @@ void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& s
 }
 
 void check_adapter_scale(const SavedCheckpoint& saved, const nlohmann::json& model) {
-  const nlohmann::json before = value_of(saved, "hparams").value("model", nlohmann::ordered_json());
+  const nlohmann::json before = model_hparams_of(saved);
   if (!before.is_object() || !model.is_object() || !model.contains("adapters")) return;
   const nlohmann::json now = nlohmann::json{{"adapters", model["adapters"]}}.flatten();
   for (const auto& [key, value] : now.items()) {
@@ -213,7 +218,7 @@ void check_adapter_scale(const SavedCheckpoint& saved, const nlohmann::json& mod
 
 void warn_of_other_adapters(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& model) {
   if (!model.contains("adapters")) return;
-  const nlohmann::json before = value_of(saved, "hparams").value("model", nlohmann::ordered_json());
+  const nlohmann::json before = model_hparams_of(saved);
   if (!before.is_object() || !before.contains("adapters") || before["adapters"].is_null()) return;
   const std::string list = changes({{"adapters", before["adapters"]}}, {{"adapters", model["adapters"]}});
   if (!list.empty()) {

@@ -205,8 +205,8 @@ void FirstUpdate::end(const DistContext& context, bool has_gradients) {
     }
   }
   std::erase_if(
-      stay, [&](const std::string& name) { return change.contains(name) || (is_second_ && !stayed_.contains(name)); });
-  is_done_ = is_second_ || stay.empty();
+      stay, [&](const std::string& name) { return change.contains(name) || (stayed_ && !stayed_->contains(name)); });
+  is_done_ = stayed_ || stay.empty();
   if (is_done_ && !stay.empty() && context.is_main_process()) {
     context.log().warning(
         "the optimiser's first two steps did not change ", first_of({stay.begin(), stay.end()}),
@@ -220,7 +220,6 @@ void FirstUpdate::end(const DistContext& context, bool has_gradients) {
       first_of({differ.begin(), differ.end()}),
       " on all ranks that hold the same elements after the first step, got others. Build model and optimiser alike "
       "on every rank, and write to parameters on all of them.");
-  is_second_ = true;
   stayed_ = std::move(stay);
 }
 

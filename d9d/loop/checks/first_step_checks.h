@@ -112,8 +112,7 @@ class FirstUpdate {
     at::Tensor before;        // copy of `elements` before the step
   };
   bool is_done_ = false;
-  bool is_second_ = false;        // of the steps that are checked
-  std::set<std::string> stayed_;  // in the first one
+  std::optional<std::set<std::string>> stayed_;  // in the first step that was checked; none: no step was
   double learning_rate_ = 0.0;
   std::vector<Sample> samples_;
 };

@@ -155,7 +155,7 @@ TrainingOutcome InferenceBase::infer() {
 }
 
 void InferenceBase::announce() const {
-  const double count = num_parameters(*local_stages(modules_), context_);
+  const double count = num_parameters(*local_stages(modules_), context_).all;
   if (!context_.is_main_process()) return;
   const std::string packs = schedule_.knows_total() ? cat(schedule_.total_steps(), " packs") : "all packs of the data";
   context_.log().info("inference: ", short_number(count), " parameters, ", packs, " on ", context_.world_size(), " x ",

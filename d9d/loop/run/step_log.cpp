@@ -79,8 +79,7 @@ StepLog::~StepLog() {
 }
 
 void StepLog::announce(const GradientManager& gradients) const {
-  const double count = num_parameters(*job_.module, job_.context);
-  const double trained = num_parameters(*job_.module, job_.context, /*trained_only=*/true);
+  const auto [count, trained] = num_parameters(*job_.module, job_.context);
   if (!job_.context.is_main_process()) return;
   log_.info("d9d with ", describe(running_versions()));
   log_.info("training ", job_.config.run.name, ": ", trained < count ? short_number(trained) + " of " : "",

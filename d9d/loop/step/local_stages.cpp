@@ -42,16 +42,20 @@ void update_copies(const std::vector<ParameterCopy>& copies) {
   for (const auto& [first, copy] : copies) copy->stored().copy_(first->stored());
 }
 
-double num_parameters(const Module& stages, const DistContext& context, bool trained_only) {
+NumParameters num_parameters(const Module& stages, const DistContext& context) {
   nlohmann::json own = nlohmann::json::object(), all = nlohmann::json::object();
   for (const auto& [name, parameter] : stages.named_parameters()) {
-    if (!trained_only || parameter->requires_grad()) own[name] = parameter->global_numel();
+    own[name] = {parameter->global_numel(), parameter->requires_grad()};
   }
   for (const nlohmann::json& of_rank : all_gather_object(own, context.mesh(MeshDomain::kRegular).slice({"pp"}))) {
     all.update(of_rank);
   }
-  double sum = 0;
-  for (const nlohmann::json& numel : all) sum += numel.get<double>();
+  NumParameters sum;
+  for (const nlohmann::json& each : all) {
+    const auto numel = each[0].get<double>();
+    sum.all += numel;
+    if (each[1].get<bool>()) sum.trained += numel;
+  }
   return sum;
 }
 

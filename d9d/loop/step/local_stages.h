@@ -29,8 +29,11 @@ struct ParameterCopy {
 // Local. Copies the values of `first` to `copy`. Both have storage and the same layout.
 void update_copies(const std::vector<ParameterCopy>& copies);
 
-// Collective over the ranks of a pipeline. Returns the number of elements of the model of which this rank has `stages`.
-// Parameters of one name are one, on several ranks too. trained_only: without those that require no gradient.
-[[nodiscard]] double num_parameters(const Module& stages, const DistContext& context, bool trained_only = false);
+struct NumParameters {
+  double all = 0, trained = 0;  // elements; those of parameters that require gradients
+};
+// Collective over the ranks of a pipeline. Counts the elements of the model of which this rank has `stages`. Parameters
+// of one name are one, on several ranks too.
+[[nodiscard]] NumParameters num_parameters(const Module& stages, const DistContext& context);
 
 }  // namespace d9d
