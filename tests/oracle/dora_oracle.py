@@ -13,14 +13,10 @@ CASE/dora.safetensors has the names of d9d:
 CASE/dora is what save_pretrained() writes of the adapters.
 """
 
-import json
-import sys
-from pathlib import Path
-
 import torch
 import transformers_oracle as oracle
 from peft import LoraConfig, get_peft_model
-from peft_oracle import in_our_names
+from peft_oracle import in_our_names, write_cases
 from safetensors.torch import load_file, save_file
 
 OPTIONS = {"r": 4, "lora_alpha": 6.0, "use_dora": True}
@@ -74,15 +70,5 @@ def write_case(folder, **options):
     save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}, folder / "dora.safetensors")
 
 
-def main():
-    root = Path(sys.argv[1])
-    oracle.logging.disable_progress_bar()
-    torch.set_num_threads(1)
-    configs = json.loads((root / "architectures.json").read_text())
-    oracle.compute_in_float64({config["model_type"] for config in configs.values()})
-    for case in sys.argv[2:]:
-        write_case(root / case, use_rslora="qwen2" in case)
-
-
 if __name__ == "__main__":
-    main()
+    write_cases(write_case)

@@ -14,7 +14,7 @@
 #include "d9d/peft/merge.h"
 #include "d9d/peft/peft_import.h"
 
-#include "tests/oracle/oracle_case.h"
+#include "tests/oracle/peft_cases.h"
 #include "tests/support/compare.h"
 #include "tests/support/python.h"
 
@@ -27,27 +27,10 @@ using test::tolerance;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// One of each: without biases, with a tied head, with biases and rsLoRA, attention beside experts.
-std::vector<OracleCase> cases() {
-  std::vector<OracleCase> cases;
-  for (const OracleCase& oracle : test::cases_in({Dtype::kFloat64}, "causal_lm")) {
-    const std::string& name = oracle.architecture->name;
-    for (const char* const chosen : {"qwen3_dense_plain", "qwen3_dense_tied", "qwen2_plain", "qwen3_moe_normalized"}) {
-      if (name == chosen) cases.push_back(oracle);
-    }
-  }
-  return cases;
-}
-
-std::vector<std::string> arguments_of(std::vector<std::string> first) {
-  first.insert(first.begin(), test::oracle_folder().string());
-  for (const OracleCase& oracle : cases()) first.push_back(oracle.folder_name());
-  return first;
-}
-
 // Runs peft. The tests of this binary share one run.
 void run_peft() {
-  [[maybe_unused]] static const std::string kOutput = test::run_python("tests/oracle/dora_oracle.py", arguments_of({}));
+  [[maybe_unused]] static const std::string kOutput =
+      test::run_python("tests/oracle/dora_oracle.py", test::peft_arguments());
 }
 
 class DoraParity : public ::testing::TestWithParam<OracleCase> {
@@ -61,17 +44,6 @@ PeftConfig config_of(const OracleCase& oracle) {
 }
 
 SafetensorsFile expected_of(const OracleCase& oracle) { return SafetensorsFile(oracle.folder() / "dora.safetensors"); }
-
-void copy_adapters(const Module& module, const Tensors& values) {
-  std::size_t num_copied = 0;
-  for (const auto& [name, parameter] : module.named_parameters()) {
-    if (!is_adapter_parameter(name)) continue;
-    ASSERT_TRUE(values.contains(name)) << name;
-    parameter->copy_from(values.at(name));
-    ++num_copied;
-  }
-  ASSERT_EQ(num_copied, values.size());
-}
 
 TEST_P(DoraParity, Of_first_magnitudes_which_change_no_output) {
   const LoadedModel loaded(GetParam(), {}, config_of(GetParam()));
@@ -87,7 +59,7 @@ TEST_P(DoraParity, Of_first_magnitudes_which_change_no_output) {
 void expect_equals_peft(const OracleCase& oracle, const DecoderStageOptions& options) {
   const SafetensorsFile expected = expected_of(oracle);
   const LoadedModel loaded(oracle, options, config_of(oracle));
-  copy_adapters(loaded.module(), test::with_prefix(expected, "lora."));
+  test::copy_adapters(loaded.module(), test::with_prefix(expected, "lora."));
   test::expect_close("output", loaded.output(), expected.tensor("output"), tolerance("fp64"));
   const at::Tensor loss = loaded.loss();
   test::expect_close("loss", loss, expected.tensor("loss"), tolerance("fp64"));
@@ -159,7 +131,7 @@ TEST_P(DoraParity, Of_another_kind_of_adapters_is_refused) {
 
 void write_exports(const OracleCase& oracle) {
   const LoadedModel loaded(oracle, {}, config_of(oracle));
-  copy_adapters(loaded.module(), test::with_prefix(expected_of(oracle), "lora."));
+  test::copy_adapters(loaded.module(), test::with_prefix(expected_of(oracle), "lora."));
   write_safetensors(oracle.folder() / "ours.safetensors", {tensor_source("output", loaded.output().detach())});
   const ModelExport plain{.mapper = loaded.to_huggingface_mapper(),
                           .files = {{"config.json", text_of_file(oracle.folder() / "config.json")}}};
@@ -176,13 +148,13 @@ void write_exports(const OracleCase& oracle) {
 
 TEST(DoraReload, Of_exports_gives_our_outputs) {
   run_peft();
-  for (const OracleCase& oracle : cases()) write_exports(oracle);
+  for (const OracleCase& oracle : test::peft_cases()) write_exports(oracle);
   const std::string output =
-      test::run_python("tests/oracle/peft_reload.py", arguments_of({cat(tolerance("fp64").value)}));
-  for (const OracleCase& oracle : cases()) EXPECT_THAT(output, HasSubstr("same " + oracle.folder_name()));
+      test::run_python("tests/oracle/peft_reload.py", test::peft_arguments({cat(tolerance("fp64").value)}));
+  for (const OracleCase& oracle : test::peft_cases()) EXPECT_THAT(output, HasSubstr("same " + oracle.folder_name()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Wide, DoraParity, ::testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Wide, DoraParity, ::testing::ValuesIn(test::peft_cases()),
                          [](const auto& each) { return each.param.architecture->name; });
 
 }  // namespace

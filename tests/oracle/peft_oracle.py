@@ -117,15 +117,16 @@ def write_case(folder, **options):
     save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}, folder / "peft.safetensors")
 
 
-def main():
+def write_cases(write):
+    """Calls write(folder, use_rslora=...) for each case of the command line."""
     root = Path(sys.argv[1])
     oracle.logging.disable_progress_bar()
     torch.set_num_threads(1)
     configs = json.loads((root / "architectures.json").read_text())
     oracle.compute_in_float64({config["model_type"] for config in configs.values()})
     for case in sys.argv[2:]:
-        write_case(root / case, use_rslora="qwen2" in case)
+        write(root / case, use_rslora="qwen2" in case)
 
 
 if __name__ == "__main__":
-    main()
+    write_cases(write_case)

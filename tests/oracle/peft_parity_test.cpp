@@ -6,14 +6,13 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/io/input_file.h"
-#include "d9d/blocks/linear/low_rank_adapter.h"
 #include "d9d/model_state/convert_model_state.h"
 #include "d9d/model_state/load_model_state.h"
 #include "d9d/peft/export_config.h"
 #include "d9d/peft/merge.h"
 #include "d9d/peft/peft_import.h"
 
-#include "tests/oracle/oracle_case.h"
+#include "tests/oracle/peft_cases.h"
 #include "tests/support/compare.h"
 #include "tests/support/python.h"
 
@@ -27,26 +26,10 @@ using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// One of each: without biases, with a tied head, with biases and rsLoRA, experts.
-std::vector<OracleCase> cases() {
-  std::vector<OracleCase> cases;
-  for (const OracleCase& oracle : test::cases_in({Dtype::kFloat64}, "causal_lm")) {
-    const std::string& name = oracle.architecture->name;
-    for (const char* const chosen : {"qwen3_dense_plain", "qwen3_dense_tied", "qwen2_plain", "qwen3_moe_normalized"}) {
-      if (name == chosen) cases.push_back(oracle);
-    }
-  }
-  return cases;
-}
-
 // Runs peft. The tests of this binary share one run.
 void run_peft() {
-  [[maybe_unused]] static const std::string kOutput = [] {
-    const std::vector<OracleCase> all = cases();
-    std::vector<std::string> arguments = {test::oracle_folder().string()};
-    for (const OracleCase& oracle : all) arguments.push_back(oracle.folder_name());
-    return test::run_python("tests/oracle/peft_oracle.py", arguments);
-  }();
+  [[maybe_unused]] static const std::string kOutput =
+      test::run_python("tests/oracle/peft_oracle.py", test::peft_arguments());
 }
 
 class PeftParity : public ::testing::TestWithParam<OracleCase> {
@@ -61,21 +44,10 @@ PeftConfig config_of(const OracleCase& oracle) {
                     .params = {.r = 4, .alpha = 6.0, .use_rslora = oracle.architecture->name == "qwen2_plain"}};
 }
 
-void copy_adapters(const Module& module, const Tensors& values) {
-  std::size_t num_copied = 0;
-  for (const auto& [name, parameter] : module.named_parameters()) {
-    if (!is_adapter_parameter(name)) continue;
-    ASSERT_TRUE(values.contains(name)) << name;
-    parameter->copy_from(values.at(name));
-    ++num_copied;
-  }
-  ASSERT_EQ(num_copied, values.size());
-}
-
 void expect_equals_peft(const OracleCase& oracle, const DecoderStageOptions& options) {
   const SafetensorsFile expected(oracle.folder() / "peft.safetensors");
   const LoadedModel loaded(oracle, options, config_of(oracle));
-  copy_adapters(loaded.module(), test::with_prefix(expected, "lora."));
+  test::copy_adapters(loaded.module(), test::with_prefix(expected, "lora."));
   test::expect_close("output", loaded.output(), expected.tensor("output"), tolerance("fp64"));
   const at::Tensor loss = loaded.loss();
   test::expect_close("loss", loss, expected.tensor("loss"), tolerance("fp64"));
@@ -130,7 +102,8 @@ void write_exports(const OracleCase& oracle) {
   const LoraConfig method{.module_name_pattern = kEverything,
                           .params = {.r = 4, .alpha = 6.0, .use_rslora = is_stabilised}};
   const LoadedModel loaded(oracle, {}, method);
-  copy_adapters(loaded.module(), test::with_prefix(SafetensorsFile(oracle.folder() / "peft.safetensors"), "lora."));
+  test::copy_adapters(loaded.module(),
+                      test::with_prefix(SafetensorsFile(oracle.folder() / "peft.safetensors"), "lora."));
   write_safetensors(oracle.folder() / "ours.safetensors", {tensor_source("output", loaded.output().detach())});
   auto config = nlohmann::json::parse(text_of_file(oracle.folder() / "config.json"));
   if (!loaded.adapted().untied.empty()) config["tie_word_embeddings"] = false;
@@ -146,15 +119,13 @@ void write_exports(const OracleCase& oracle) {
 
 TEST(PeftReload, Of_exports_gives_our_outputs) {
   run_peft();
-  const std::vector<OracleCase> all = cases();
-  for (const OracleCase& oracle : all) write_exports(oracle);
-  std::vector<std::string> arguments = {test::oracle_folder().string(), cat(tolerance("fp64").value)};
-  for (const OracleCase& oracle : all) arguments.push_back(oracle.folder_name());
-  const std::string output = test::run_python("tests/oracle/peft_reload.py", arguments);
-  for (const OracleCase& oracle : all) EXPECT_THAT(output, HasSubstr("same " + oracle.folder_name()));
+  for (const OracleCase& oracle : test::peft_cases()) write_exports(oracle);
+  const std::string output =
+      test::run_python("tests/oracle/peft_reload.py", test::peft_arguments({cat(tolerance("fp64").value)}));
+  for (const OracleCase& oracle : test::peft_cases()) EXPECT_THAT(output, HasSubstr("same " + oracle.folder_name()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Wide, PeftParity, ::testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Wide, PeftParity, ::testing::ValuesIn(test::peft_cases()),
                          [](const auto& each) { return each.param.architecture->name; });
 
 }  // namespace

@@ -140,12 +140,6 @@ TEST(ModelStageFactory, Applies_the_mapper_of_a_provider_where_the_folder_has_th
   }
 }
 
-struct DoraProvider : toy::Provider {
-  std::optional<PeftConfig> adapters() const override {
-    return DoraConfig{.module_name_pattern = "first|second", .params = {.r = 1, .alpha = 1.0}};
-  }
-};
-
 TEST(ModelStageFactory, Computes_the_magnitudes_that_a_source_lacks_from_its_weights) {
   const std::string of_first = "first.lora_magnitude_vector.weight", of_second = "second.lora_magnitude_vector.weight";
   toy::Job job({{toy::samples(0, 1)}});
@@ -157,15 +151,8 @@ TEST(ModelStageFactory, Computes_the_magnitudes_that_a_source_lacks_from_its_wei
   const auto folder = test::fresh_directory("d") / "source";
   write_huggingface_directory(folder, nlohmann::json::object(), tensors);
   job.config.model_stage_factory.source_checkpoint = folder;
-  DoraProvider provider;
-  provider.packs = job.provider.packs;
-  const Trainer<toy::Types> trainer(job.context, job.config,
-                                    {.task = job.task,
-                                     .model = provider,
-                                     .data = provider,
-                                     .optimizer = *job.optimizer,
-                                     .lr_scheduler = job.lr_scheduler});
-  const auto state = trainer.module().state_dict();
+  job.provider.method = DoraConfig{.module_name_pattern = "first|second", .params = {.r = 1, .alpha = 1.0}};
+  const auto state = job.make_trainer().module().state_dict();
   const at::Tensor norms = at::linalg_vector_norm(state.at("first.weight"), 2, at::IntArrayRef{1});
   EXPECT_TRUE(at::allclose(state.at(of_first), norms, 1e-12, 1e-12));
   EXPECT_TRUE(at::equal(state.at(of_second), saved));
