@@ -71,7 +71,7 @@ TEST(TiedParameters, Sum_their_gradients_over_the_ranks_that_have_them_and_count
     for (const auto& [name, parameter] : stage->named_parameters()) {
       EXPECT_EQ(tied.is_counted_before(parameter), rank == 2 && name == "tied.weight") << name;
     }
-    EXPECT_EQ(num_parameters(*stage, context), 4 * 4) << "tied, own0, own1 and own2";
+    EXPECT_EQ(num_parameters(*stage, context).all, 4 * 4) << "tied, own0, own1 and own2";
   });
 }
 
