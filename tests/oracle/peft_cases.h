@@ -1,4 +1,4 @@
-// What the comparisons of LoRA and DoRA with Hugging Face peft share: models, arguments of their oracles, drawn adapters.
+// What the comparisons of LoRA and DoRA with Hugging Face peft share: models, arguments of oracles, drawn adapters.
 #pragma once
 
 #include <string>
