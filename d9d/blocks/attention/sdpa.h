@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 
 #include "d9d/blocks/attention/attention_context.h"
 #include "d9d/kernels/attention/scaled_dot_product_attention.h"
@@ -28,8 +29,10 @@ class Sdpa : public Module {
   // inputs.sinks must be empty, because this module has its own. Shapes: kernels/attention/sdpa.h.
   [[nodiscard]] at::Tensor forward(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options) const;
 
-  // Replaces the local context (context parallelism).
-  void set_attention_context(AttentionContextPtr context) { context_ = std::move(context); }
+  // Replaces the local context (context parallelism, a cache), and returns the former one.
+  AttentionContextPtr set_attention_context(AttentionContextPtr context) {
+    return std::exchange(context_, std::move(context));
+  }
 
   const SdpaParameters parameters;
   const kernels::SdpaPreferences preferences;

@@ -19,12 +19,14 @@ bool is_plain_causal(const FusedCall& call) { return !call.left && call.right ==
 }  // namespace
 
 FusedForward flash_forward(const FusedTensors& tensors, const FusedCall& call) {
+  const std::optional<PackedKeys>& keys = tensors.packed_keys;
   const auto [out, logsumexp, random_state, unused, debug] = at::_flash_attention_forward(
       rows(tensors.query, tensors), rows(tensors.key, tensors), rows(tensors.value, tensors),
       tensors.cu_seqlens.defined() ? std::optional(tensors.cu_seqlens) : std::nullopt,
-      tensors.cu_seqlens.defined() ? std::optional(tensors.cu_seqlens) : std::nullopt, max_length(tensors.query, call),
-      max_length(tensors.key, call), /*dropout_p=*/0.0, is_plain_causal(call), /*return_debug_mask=*/false, call.scale,
-      call.left, call.right);
+      tensors.cu_seqlens.defined() ? std::optional(keys ? keys->cu_seqlens : tensors.cu_seqlens) : std::nullopt,
+      max_length(tensors.query, call), keys ? keys->max_length : max_length(tensors.key, call), /*dropout_p=*/0.0,
+      is_plain_causal(call), /*return_debug_mask=*/false, call.scale, call.left, call.right,
+      keys ? std::optional(keys->lengths) : std::nullopt);
   if (!tensors.cu_seqlens.defined()) return {.out = out, .logsumexp = logsumexp};
   return {.out = out.unsqueeze(0), .logsumexp = logsumexp.unsqueeze(0)};
 }

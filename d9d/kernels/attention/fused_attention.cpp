@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
@@ -137,6 +138,30 @@ FusedSdpaKernel kernel_for(const SdpaInputs& inputs, const detail::FusedTensors&
   return FusedSdpaKernel::kFlash;
 }
 
+// Attention to packed_keys, which only FlashAttention-2 takes.
+SdpaOutput attend_to_packed_keys(const SdpaInputs& inputs, const SdpaOptions& options) {
+  const auto &q = inputs.query, &k = inputs.key, &v = inputs.value;
+  const bool trains = q.requires_grad() || k.requires_grad() || v.requires_grad();
+  D9D_CHECK(!options.softcap && !(trains && c10::GradMode::is_enabled()), ConfigError,
+            "[kernels::fused_attention] expected no ", options.softcap ? "softcap" : "gradients",
+            " with packed_keys, got some. Use eager_attention.");
+  detail::FusedCall call{.scale = detail::logit_scale(inputs, options),
+                         .left = options.window_left,
+                         .right = options.window_right,
+                         .max_length = inputs.packed->max_length};
+  if (options.causal) call.right = std::min<std::int64_t>(call.right.value_or(0), 0);
+  if (call.left && *call.left >= inputs.packed_keys->max_length) call.left = std::nullopt;
+  if (call.max_length == 1) call.right = std::nullopt;  // no key is later; so the kernel may share out the keys
+  auto result = detail::flash_forward({.query = readable(q),
+                                       .key = readable(k),
+                                       .value = readable(v),
+                                       .cu_seqlens = inputs.packed->cu_seqlens,
+                                       .packed_keys = inputs.packed_keys},
+                                      call);
+  if (inputs.sinks) detail::add_sinks(result, *inputs.sinks);
+  return {.out = result.out, .logsumexp = result.logsumexp};
+}
+
 }  // namespace
 
 SdpaOutput fused_attention(const SdpaInputs& inputs, const SdpaOptions& options, FusedSdpaKernel kernel) {
@@ -156,6 +181,7 @@ SdpaOutput fused_attention(const SdpaInputs& inputs, const SdpaOptions& options,
   D9D_CHECK(numel < kMaxElements, ConfigError,
             "[kernels::fused_attention] expected tensors of fewer than 2^31 elements, got ", numel,
             ". Split the batch, or the pack.");
+  if (inputs.packed_keys && inputs.query.numel() > 0) return attend_to_packed_keys(inputs, options);
   const auto band = band_of(inputs, options);
   if (!band || inputs.query.numel() == 0) return eager_attention(inputs, options);
   const auto keys = [&](const at::Tensor& x) {

@@ -18,11 +18,14 @@ struct FusedCall {
   std::int64_t max_length = 0;  // of packed sequences; 0 for dense ones
 };
 
+// With packed_keys the last query of each sequence is aligned with the last of its keys; such calls have no backward.
+
 struct FusedTensors {
   at::Tensor query;       // [B, S, Hq, D]
   at::Tensor key;         // [B, Skv, Hkv, D]
   at::Tensor value;       // [B, Skv, Hkv, D]
   at::Tensor cu_seqlens;  // [N + 1] int32, or undefined; then B is 1
+  std::optional<PackedKeys> packed_keys = std::nullopt;
 };
 
 struct FusedForward {

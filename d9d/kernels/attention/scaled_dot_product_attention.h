@@ -37,6 +37,7 @@ struct SdpaNeeds {
   bool sinks = false;
   bool window = false;
   bool packed = false;
+  bool packed_keys = false;
   bool softcap = false;
   bool logsumexp = false;  // the caller uses the returned logsumexp
 };

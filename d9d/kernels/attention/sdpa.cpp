@@ -23,8 +23,11 @@ void check_sdpa_shapes(const char* core, const SdpaInputs& inputs) {
   D9D_CHECK(!inputs.mask || inputs.mask->scalar_type() == at::kBool || at::isFloatingType(inputs.mask->scalar_type()),
             ConfigError, "[kernels::", core, "] expected a boolean (true keeps) or floating (added) mask, got ",
             inputs.mask->scalar_type(), ". Cast it to the one you mean.");
+  D9D_CHECK(inputs.packed || !inputs.packed_keys, ConfigError, "[kernels::", core,
+            "] expected packed_keys with packed queries only, got some without. Set packed.");
   if (!inputs.packed) return;
-  D9D_CHECK(q.size(0) == 1 && k.size(1) == q.size(1) && !inputs.mask, ConfigError, "[kernels::", core,
+  D9D_CHECK(q.size(0) == 1 && (k.size(1) == q.size(1) || inputs.packed_keys) && !inputs.mask, ConfigError,
+            "[kernels::", core,
             "] expected packed sequences in one row, as many keys as queries and no mask, got query ", q.sizes(),
             ", key ", k.sizes(), inputs.mask ? " and a mask" : "", ". Flatten the batch into the sequence.");
   const auto& cu_seqlens = inputs.packed->cu_seqlens;
@@ -35,6 +38,16 @@ void check_sdpa_shapes(const char* core, const SdpaInputs& inputs) {
   D9D_CHECK(inputs.packed->max_length > 0 || q.size(1) == 0, ConfigError, "[kernels::", core,
             "] expected max_length = the positions of the longest packed sequence, got ", inputs.packed->max_length,
             ". Set it.");
+  if (!inputs.packed_keys) return;
+  const auto is_of_keys = [&](const at::Tensor& x, std::int64_t size) {
+    return x.sizes() == at::IntArrayRef{size} && x.scalar_type() == at::kInt && x.device() == q.device();
+  };
+  const std::int64_t num_bounds = cu_seqlens.numel();
+  D9D_CHECK(
+      is_of_keys(inputs.packed_keys->cu_seqlens, num_bounds) && is_of_keys(inputs.packed_keys->lengths, num_bounds - 1),
+      ConfigError, "[kernels::", core, "] expected packed_keys of cu_seqlens [", num_bounds, "] and lengths [",
+      num_bounds - 1, "], int32 on ", q.device(), ", got ", inputs.packed_keys->cu_seqlens.sizes(), " and ",
+      inputs.packed_keys->lengths.sizes(), ". Give each packed sequence its keys.");
 }
 
 double logit_scale(const SdpaInputs& inputs, const SdpaOptions& options) {
@@ -43,14 +56,28 @@ double logit_scale(const SdpaInputs& inputs, const SdpaOptions& options) {
 
 at::Tensor hidden_by_position(const SdpaInputs& inputs, const SdpaOptions& options) {
   const auto index_options = inputs.query.options().dtype(at::kLong);
-  const auto query = (at::arange(inputs.query.size(1), index_options) + options.first_query).unsqueeze(1);
-  const auto key = at::arange(inputs.key.size(1), index_options);
+  auto query = (at::arange(inputs.query.size(1), index_options) + options.first_query).unsqueeze(1);
+  auto key = at::arange(inputs.key.size(1), index_options);
   at::Tensor hidden;
   const auto hide = [&](const at::Tensor& more) { hidden = hidden.defined() ? hidden.logical_or(more) : more; };
+  if (inputs.packed_keys) {
+    const auto sequence_of = [](const at::Tensor& cu_seqlens, const at::Tensor& row) {
+      return at::searchsorted(cu_seqlens, row, /*out_int32=*/false, /*right=*/true) - 1;
+    };
+    const auto& [cu_seqlens, lengths, max_length] = *inputs.packed_keys;
+    const auto of_query = sequence_of(inputs.packed->cu_seqlens, query), of_key = sequence_of(cu_seqlens, key);
+    hide(of_query != of_key);
+    // A row behind the last sequence's room belongs to none.
+    const auto known = of_key.clamp_max(lengths.numel() - 1);
+    key = key - cu_seqlens.index({known});
+    hide(key >= lengths.index({known}));
+    // The last query of a sequence is at its last key.
+    query = query - inputs.packed->cu_seqlens.index({of_query + 1}) + lengths.index({of_query});
+  }
   if (options.causal) hide(key > query);
   if (options.window_left) hide(key < query - *options.window_left);
   if (options.window_right) hide(key > query + *options.window_right);
-  if (inputs.packed) {
+  if (inputs.packed && !inputs.packed_keys) {
     const auto sequence = at::searchsorted(inputs.packed->cu_seqlens, key, /*out_int32=*/false, /*right=*/true);
     hide(sequence.unsqueeze(1) != sequence);
   }
@@ -65,6 +92,11 @@ SdpaOutput each_sequence(const std::function<SdpaOutput(const SdpaInputs&, const
   D9D_CHECK(begin[0] == 0 && begin[num_sequences] == num_positions, ConfigError,
             "[kernels::attention] expected cu_seqlens from 0 to the positions = ", num_positions, ", got ", begin[0],
             " to ", begin[num_sequences], ". Append the missing sequence.");
+  at::Tensor key_begins, key_lengths;
+  if (inputs.packed_keys) {
+    key_begins = inputs.packed_keys->cu_seqlens.contiguous();
+    key_lengths = inputs.packed_keys->lengths.contiguous();
+  }
   std::vector<at::Tensor> outs, logsumexps;
   for (std::int64_t n = 0; n < num_sequences; ++n) {
     const std::int64_t length = begin[n + 1] - begin[n];
@@ -72,9 +104,21 @@ SdpaOutput each_sequence(const std::function<SdpaOutput(const SdpaInputs&, const
               "[kernels::attention] expected ascending cu_seqlens with lengths up to max_length = ",
               inputs.packed->max_length, ", got ", begin[n], " and ", begin[n + 1], ". Change one of the two.");
     if (length == 0) continue;
-    const auto part = [&](const at::Tensor& x) { return x.narrow(1, begin[n], length); };
-    const auto query = part(inputs.query), key = part(inputs.key), value = part(inputs.value);
-    const auto [out, logsumexp] = core({.query = query, .key = key, .value = value, .sinks = inputs.sinks}, options);
+    std::int64_t first_key = begin[n], num_keys = length;
+    if (inputs.packed_keys) {
+      const auto* const room = key_begins.const_data_ptr<std::int32_t>() + n;
+      first_key = room[0];
+      num_keys = key_lengths.const_data_ptr<std::int32_t>()[n];
+      D9D_CHECK(length <= num_keys && num_keys <= room[1] - room[0] && room[1] <= inputs.key.size(1), ConfigError,
+                "[kernels::attention] expected lengths of packed_keys from the sequence's queries = ", length,
+                " to its room, got ", num_keys, " from ", room[0], " to before ", room[1], " of ", inputs.key.size(1),
+                ". Make the room larger.");
+    }
+    const auto query = inputs.query.narrow(1, begin[n], length);
+    const auto key = inputs.key.narrow(1, first_key, num_keys), value = inputs.value.narrow(1, first_key, num_keys);
+    SdpaOptions how = options;
+    how.first_query += num_keys - length;
+    const auto [out, logsumexp] = core({.query = query, .key = key, .value = value, .sinks = inputs.sinks}, how);
     outs.push_back(out);
     logsumexps.push_back(logsumexp);
   }

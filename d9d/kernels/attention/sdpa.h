@@ -32,11 +32,12 @@ struct SdpaInputs {
   // [Hq]: an additional logit per head that takes part in the softmax and has no value (Xiao et al. 2023,
   // arXiv:2309.17453, in the learned form of GPT-OSS).
   std::optional<at::Tensor> sinks = std::nullopt;
-  std::optional<PackedSequences> packed = std::nullopt;  // B = 1, S = Skv, no mask
+  std::optional<PackedSequences> packed = std::nullopt;  // B = 1, S = Skv unless there are packed_keys, no mask
+  std::optional<PackedKeys> packed_keys = std::nullopt;  // only with packed, and as many sequences
 };
 
 // Query i sees key j if all conditions set here hold and the mask keeps the pair. Keys have positions from 0, queries
-// from first_query.
+// from first_query, or in a sequence with packed_keys from its keys less its queries.
 struct SdpaOptions {
   bool causal = false;                                      // j <= i
   std::optional<std::int64_t> window_left = std::nullopt;   // j >= i - window_left: 64 keeps 64 earlier keys and itself
@@ -74,8 +75,8 @@ enum class FusedSdpaKernel : std::uint8_t {
                                          const std::vector<TorchSdpaKernel>& kernels = {});
 
 // For bf16 and half on a GPU. Keeps O(S) per head for the backward pass. Takes everything but masks; a softcap needs
-// kCudnn. Other calls that kCudnn does not take run on kFlash, and calls in which some query sees no key on
-// eager_attention. Throws ConfigError for what none of them takes. With kCudnn and dense sequences, if each row of
+// kCudnn, and packed_keys have no gradients. Other calls that kCudnn does not take run on kFlash, and calls in which some
+// query sees no key on eager_attention. Throws ConfigError for what none of them takes. With kCudnn and dense sequences, if each row of
 // `value` is preceded by as many columns as query and key have together, as in a projection [q | k | v], so are the
 // rows of its gradient, in a buffer of its own. The preceding columns are uninitialised: norm_rotary writes the
 // gradients of query and key there.
@@ -90,7 +91,7 @@ void check_sdpa_shapes(const char* core, const SdpaInputs& inputs);
 [[nodiscard]] at::Tensor hidden_by_position(const SdpaInputs& inputs, const SdpaOptions& options);
 // Attention of packed sequences on a CPU, where cu_seqlens can be read without synchronising: calls `core` on every
 // sequence of inputs.packed, which must be set, and concatenates the results. The logsumexp is undefined if `core`
-// returns none. Throws ConfigError for cu_seqlens that do not fit the inputs.
+// returns none. Throws ConfigError for cu_seqlens and lengths that do not fit the inputs.
 [[nodiscard]] SdpaOutput each_sequence(
     const std::function<SdpaOutput(const SdpaInputs& sequence, const SdpaOptions& options)>& core,
     const SdpaInputs& inputs, const SdpaOptions& options);

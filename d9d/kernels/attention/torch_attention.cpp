@@ -78,6 +78,8 @@ TorchSdpaCall make_call(const SdpaInputs& inputs, const SdpaOptions& options) {
     while (mask.dim() < 4) mask = mask.unsqueeze(0);  // only kMath takes masks of three dims
     call.mask = mask;
     call.is_causal = false;
+  } else if (options.causal && inputs.query.size(1) == 1) {
+    call.is_causal = false;                                // what a single query does not see is cut off
   } else if (options.causal && options.first_query > 0) {  // LibTorch's own causality counts queries from 0
     call.mask = detail::hidden_by_position(inputs, options).narrow(1, 0, num_keys).logical_not();
     while (call.mask->dim() < 4) call.mask = call.mask->unsqueeze(0);

@@ -19,8 +19,8 @@ std::string generate_text(TokenModel& model, const Tokenizer& tokenizer, std::sp
     text += piece;
     if (on_text && !piece.empty()) on_text(piece);
   };
-  options.on_token = [&, others = std::move(options.on_token)](std::int64_t id) {
-    if (others) others(id);
+  options.on_token = [&, others = std::move(options.on_token)](std::int64_t id, std::int64_t sequence) {
+    if (others) others(id, sequence);
     add(decoded.step(static_cast<std::uint32_t>(id)));
   };
   (void)generate(model, {prompt.begin(), prompt.end()}, options);

@@ -12,6 +12,7 @@ class OnePieceDecoder final : public TokenModel {
   explicit OnePieceDecoder(const ModulePtr<DecoderForCausalLM>& model) : model_(model) {}
 
   std::vector<ModulePtr<DecoderForCausalLM>> parts() const override { return {model_}; }
+  ModulePtr<DecoderForCausalLM> whole() const override { return model_; }
   at::Tensor last_logits(const at::Tensor& ids, const DeviceMesh& sequence_ranks) override {
     round_parameters(*model_);  // the program may have changed parameters
     const ShardedSequence sequence(ids.to(model_->head->weights.front()->stored().device()), sequence_ranks);

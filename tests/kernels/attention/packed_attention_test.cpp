@@ -126,6 +126,117 @@ TEST(PackedAttention, With_torch_equals_atens_attention_of_each_sequence_for_all
   }
 }
 
+// Sequences whose last positions are the queries, with room behind the keys of each, and rows behind the last room.
+struct Cached {
+  Tensors inputs;  // query, key, value, sinks
+  PackedSequences packed;
+  PackedKeys keys;
+};
+Cached cached_of(const std::vector<int>& num_queries, const std::vector<int>& num_keys,
+                 at::ScalarType dtype = at::kDouble) {
+  constexpr int kRoom = 3;
+  std::vector<int> rooms = num_keys;
+  for (int& room : rooms) room += kRoom;
+  const PackedSequences room = packed_of(rooms);
+  const std::int64_t total = std::accumulate(rooms.begin(), rooms.end(), std::int64_t{kRoom});
+  return {.inputs = {values({1, std::accumulate(num_queries.begin(), num_queries.end(), 0), 4, 16}, 1, dtype),
+                     values({1, total, 2, 16}, 2, dtype), values({1, total, 2, 16}, 3, dtype), values({4}, 4)},
+          .packed = packed_of(num_queries),
+          .keys = {.cu_seqlens = room.cu_seqlens,
+                   .lengths = at::tensor(num_keys, at::kInt),
+                   .max_length = *std::max_element(num_keys.begin(), num_keys.end())}};
+}
+
+Tensors attend_each_alone(const Tensors& in, const std::vector<int>& num_queries, const std::vector<int>& num_keys,
+                          SdpaOptions options, bool has_sinks) {
+  Tensors outs;
+  std::int64_t first_query = 0, first_key = 0;
+  for (std::size_t n = 0; n < num_keys.size(); ++n) {
+    const auto query = in[0].narrow(1, first_query, num_queries[n]);
+    const auto key = in[1].narrow(1, first_key, num_keys[n]), value = in[2].narrow(1, first_key, num_keys[n]);
+    options.first_query = num_keys[n] - num_queries[n];
+    const auto sinks = has_sinks ? std::optional(in[3]) : std::nullopt;
+    outs.push_back(eager_attention({.query = query, .key = key, .value = value, .sinks = sinks}, options).out);
+    first_query += num_queries[n];
+    first_key += num_keys[n] + 3;
+  }
+  return {at::cat(outs, 1)};
+}
+
+const std::vector<std::pair<std::vector<int>, std::vector<int>>> kCached = {
+    {{1, 1, 1}, {9, 1, 30}}, {{4, 0, 7, 1}, {4, 2, 20, 1}}, {{5}, {5}}};
+
+TEST(PackedAttention, To_packed_keys_is_that_of_the_last_positions_of_each_sequence) {
+  for (const auto& [num_queries, num_keys] : kCached) {
+    const Cached cached = cached_of(num_queries, num_keys);
+    for (const auto& [name, options] : all_options()) {
+      for (const bool has_sinks : {false, true}) {
+        const auto actual = [&](const Tensors& in) {
+          return Tensors{scaled_dot_product_attention({.query = in[0],
+                                                       .key = in[1],
+                                                       .value = in[2],
+                                                       .sinks = has_sinks ? std::optional(in[3]) : std::nullopt,
+                                                       .packed = cached.packed,
+                                                       .packed_keys = cached.keys},
+                                                      options)};
+        };
+        const auto expected = [&](const Tensors& in) {
+          return attend_each_alone(in, num_queries, num_keys, options, has_sinks);
+        };
+        Tensors inputs = cached.inputs;
+        if (!has_sinks) inputs.pop_back();
+        EXPECT_LT(worst_difference(actual, expected, inputs), test::tolerance("fp64").value)
+            << name << " sinks " << has_sinks;
+      }
+    }
+  }
+}
+
+TEST(PackedAttention, Hides_the_keys_of_other_sequences_and_empty_rows) {
+  const Cached cached = cached_of({2, 1}, {3, 2});
+  const SdpaInputs inputs{.query = cached.inputs[0],
+                          .key = cached.inputs[1],
+                          .value = cached.inputs[2],
+                          .packed = cached.packed,
+                          .packed_keys = cached.keys};
+  const auto seen = [&](const SdpaOptions& options) {
+    return detail::hidden_by_position(inputs, options).logical_not().to(at::kInt);
+  };
+  const auto rows = [](const std::vector<std::vector<int>>& of_queries) {
+    Tensors tensors;
+    for (const auto& row : of_queries) tensors.push_back(at::constant_pad_nd(at::tensor(row, at::kInt), {0, 6}));
+    return at::stack(tensors);
+  };
+  EXPECT_TRUE(at::equal(seen({.causal = true}),
+                        rows({{1, 1, 0, 0, 0, 0, 0, 0}, {1, 1, 1, 0, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0, 1, 1}})));
+  EXPECT_TRUE(
+      at::equal(seen({}), rows({{1, 1, 1, 0, 0, 0, 0, 0}, {1, 1, 1, 0, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0, 1, 1}})));
+  EXPECT_TRUE(at::equal(seen({.causal = true, .window_left = 0}),
+                        rows({{0, 1, 0, 0, 0, 0, 0, 0}, {0, 0, 1, 0, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0, 0, 1}})));
+}
+
+TEST(PackedAttention, Rejects_packed_keys_that_do_not_fit) {
+  const auto attend = [](const Cached& cached) {
+    (void)scaled_dot_product_attention({.query = cached.inputs[0],
+                                        .key = cached.inputs[1],
+                                        .value = cached.inputs[2],
+                                        .packed = cached.packed,
+                                        .packed_keys = cached.keys},
+                                       {.causal = true});
+  };
+  EXPECT_NO_THROW(attend(cached_of({2, 1}, {3, 2})));
+  EXPECT_THROW(attend(cached_of({2, 1}, {1, 2})), ConfigError) << "fewer keys than queries";
+  Cached cached = cached_of({2, 1}, {3, 2});
+  cached.keys.lengths = at::tensor({3, 6}, at::kInt);
+  EXPECT_THROW(attend(cached), ConfigError) << "more keys than room";
+  cached.keys.lengths = at::tensor({3}, at::kInt);
+  EXPECT_THROW(attend(cached), ConfigError) << "another number of sequences";
+  cached = cached_of({2, 1}, {3, 2});
+  const SdpaInputs dense{
+      .query = cached.inputs[0], .key = cached.inputs[1], .value = cached.inputs[2], .packed_keys = cached.keys};
+  EXPECT_THROW((void)scaled_dot_product_attention(dense, {.causal = true}), ConfigError);
+}
+
 TEST(PackedAttention, Of_no_positions_is_empty) {
   const auto x = values({1, 0, 2, 8}, 1);
   const PackedSequences packed{.cu_seqlens = at::zeros({3}, at::kInt)};

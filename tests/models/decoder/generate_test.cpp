@@ -84,7 +84,7 @@ TEST(Generate, Restores_the_mode_of_each_module_also_when_on_token_throws) {
   (void)generate(model, {1, 2}, {.num_tokens = 1});
   EXPECT_TRUE(model->is_training() && model->head->is_training());
   EXPECT_FALSE(model->model->is_training());
-  const auto fail = [](std::int64_t) { throw UsageError("enough"); };
+  const auto fail = [](std::int64_t, std::int64_t) { throw UsageError("enough"); };
   EXPECT_THROW((void)generate(model, {1, 2}, {.num_tokens = 1, .on_token = fail}), UsageError);
   EXPECT_TRUE(model->is_training() && model->head->is_training());
   EXPECT_FALSE(model->model->is_training());
@@ -92,7 +92,7 @@ TEST(Generate, Restores_the_mode_of_each_module_also_when_on_token_throws) {
 
 TEST(Generate, Refuses_options_that_are_none) {
   const auto model = test::initialized(make_decoder_for_causal_lm(test::make_backbone(test::tiny_dense())));
-  EXPECT_THROW((void)generate(model, {1}, {.num_tokens = 1, .max_sequence = 0}), ConfigError);
+  EXPECT_THROW((void)generate(model, {1}, {.num_tokens = 1, .max_sequence = -1}), ConfigError);
   EXPECT_THROW((void)generate(model, {1}, {.num_tokens = -1}), ConfigError);
   for (const double temperature : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
     EXPECT_THROW((void)generate(model, {1}, {.num_tokens = 1, .temperature = temperature}), ConfigError);
@@ -104,7 +104,7 @@ TEST(Generate, Ends_with_the_first_token_that_stops_it) {
   GenerateOptions options{.num_tokens = 12, .temperature = 3.0, .seed = 1};
   const auto all = generate(model, {1, 2}, options);
   std::vector<std::int64_t> seen;
-  options.on_token = [&seen](std::int64_t id) { seen.push_back(id); };
+  options.on_token = [&seen](std::int64_t id, std::int64_t) { seen.push_back(id); };
   options.stop_ids = {all[5], all[7]};
   const auto end = std::ranges::find_first_of(all, options.stop_ids) + 1;
   EXPECT_EQ(generate(model, {1, 2}, options), std::vector<std::int64_t>(all.begin(), end));
