@@ -207,7 +207,7 @@ TEST(Qwen3HuggingFaceConfig, Is_refused_by_name_where_we_build_something_else) {
 
 // As transformers' Qwen3MoeDecoderLayer decides.
 TEST(Qwen3HuggingFaceConfig, Names_the_layers_without_experts) {
-  using testing::ElementsAre;
+  using ::testing::ElementsAre;
   const auto dense_layers = [](const json& sparse_step, const json& mlp_only) {
     json config = with(with(moe_config(), "decoder_sparse_step", sparse_step), "mlp_only_layers", mlp_only);
     config["num_hidden_layers"] = 6;
