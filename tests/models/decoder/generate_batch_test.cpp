@@ -54,6 +54,7 @@ ModulePtr<DecoderForCausalLM> load(const Family& family, const DistContext& cont
   model->to(at::kDouble);
   parallelize_decoder(context, *backbone, {model->head.shared()});
   model->materialize(context.device());
+  model->reset_parameters(/*base_seed=*/1);  // buffers
   const StateMapper mapper = family.from_huggingface(parameters, CausalLMHeadConfig{}, directory.names());
   EXPECT_TRUE(load_model_state(*model, mapper, tensors_of(directory)).unused.empty());
   return model;
@@ -261,7 +262,7 @@ TEST(GenerateBatch, Is_refused_on_all_ranks_for_the_prompt_of_one) {
     EXPECT_THAT(refusal({}), HasSubstr("a prompt of at least one token"));
     EXPECT_THAT(refusal({96}), HasSubstr("ids below the model's vocabulary of 96, got 96"));
     EXPECT_THAT(refusal(Ids(41, 1)), HasSubstr("with num_tokens = 24 at most 64 positions, got one of 41"));
-    EXPECT_EQ(refusal(Ids(40, 1)), "");
+    EXPECT_NO_THROW((void)generate_batch(model, {Ids(40, 1)}, options_on(context)));
   });
 }
 
