@@ -132,6 +132,8 @@ def sample_rows():
         "sample.stop_at": encoded,
         "sample.num_tokens": tests(of, "Bytes_are_what_a_model_of_bytes_generates"),
         "sample.temperature": encoded,
+        "sample.top_k": tests(of, "Bytes_are_drawn_as_generate_draws_them"),
+        "sample.top_p": tests(of, "Bytes_are_drawn_as_generate_draws_them"),
     }
 
 

@@ -85,6 +85,10 @@ class StagedDecoder final : public TokenModel {
     return parts;
   }
 
+  ModulePtr<DecoderForCausalLM> whole() const override {
+    return stages_.size() == 1 && executor_.placement().num_stages() == 1 ? stages_.front()->model : nullptr;
+  }
+
   at::Tensor last_logits(const at::Tensor& ids, const DeviceMesh& sequence_ranks) override {
     update_copies(copies_);  // the program may have changed parameters
     for (const auto& stage : stages_) round_parameters(*stage->model);

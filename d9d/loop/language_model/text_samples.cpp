@@ -3,6 +3,7 @@
 #include "d9d/base/check.h"
 #include "d9d/data/build/text_format.h"
 #include "d9d/data/text/text_encoder.h"
+#include "d9d/models/decoder/choose_tokens.h"
 #include "d9d/models/decoder/generate_text.h"
 #include "d9d/tokenizer/chat/encode_chat.h"
 
@@ -47,6 +48,7 @@ TextSamples::TextSamples(const TextSamplesConfig& config, const DataConfig& data
             "[loop::TextSamples] expected a model with a vocabulary of at least ", num_ids, " for ",
             format.tokenizer ? cat("'", format.tokenizer->string(), "'") : "bytes", ", got ", limits.vocabulary_size,
             ". Take the tokenizer that belongs to the model.");
+  check_token_choice({.temperature = config.temperature, .top_k = config.top_k, .top_p = config.top_p}, "sample");
   for (const std::string& prompt : config.prompts) {
     prompts_.push_back(prompt_ids(prompt, format, tokenizer_));
     D9D_CHECK(!prompts_.back().empty(), ConfigError,
@@ -79,6 +81,8 @@ void TextSamples::write(const DistContext& context, TokenModel& model, std::ostr
   };
   const GenerateOptions options{.num_tokens = config_.num_tokens,
                                 .temperature = config_.temperature,
+                                .top_k = config_.top_k,
+                                .top_p = config_.top_p,
                                 .max_sequence = max_positions_,
                                 .stop_ids = stop_ids_,
                                 .sequence_ranks = context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}),

@@ -33,13 +33,16 @@ struct TextSamplesConfig {
   std::vector<std::string> stop_at = {};
   std::int64_t num_tokens = 200;  // most tokens of a sample
   double temperature = 0.7;       // 0: always the likeliest token
+  std::int64_t top_k = 0;         // draws from the k likeliest tokens; 0: from all
+  double top_p = 1.0;             // draws from the likeliest tokens of together this probability
 
   static constexpr auto fields() {
     using Samples = TextSamplesConfig;
-    return record<Samples>(required("prompts", &Samples::prompts), defaulted("tokenizer", &Samples::tokenizer),
-                           defaulted("stop_at", &Samples::stop_at),
-                           defaulted("num_tokens", &Samples::num_tokens, at_least(1)),
-                           defaulted("temperature", &Samples::temperature, at_least(0)));
+    return record<Samples>(
+        required("prompts", &Samples::prompts), defaulted("tokenizer", &Samples::tokenizer),
+        defaulted("stop_at", &Samples::stop_at), defaulted("num_tokens", &Samples::num_tokens, at_least(1)),
+        defaulted("temperature", &Samples::temperature, at_least(0)), defaulted("top_k", &Samples::top_k, at_least(0)),
+        defaulted("top_p", &Samples::top_p, greater_than(0)));
   }
 };
 

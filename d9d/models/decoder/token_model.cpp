@@ -27,6 +27,8 @@ class OnePieceDecoder final : public TokenModel {
 
 TokenModel::~TokenModel() = default;
 
+ModulePtr<DecoderForCausalLM> TokenModel::whole() const { return nullptr; }
+
 std::unique_ptr<TokenModel> one_piece_decoder(const ModulePtr<DecoderForCausalLM>& model) {
   D9D_CHECK(model->head && model->model->stage().num_stages == 1, ConfigError,
             "[models::generate] expected a model in one piece, got one of ", model->model->stage().num_stages,

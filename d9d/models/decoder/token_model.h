@@ -22,7 +22,7 @@ class TokenModel {
   [[nodiscard]] virtual std::vector<ModulePtr<DecoderForCausalLM>> parts() const = 0;
   // The model, if a cache of keys and values serves it (decoding_batch.h) and last_logits() gives what its forward
   // gives; null by default.
-  [[nodiscard]] virtual ModulePtr<DecoderForCausalLM> whole() const { return nullptr; }
+  [[nodiscard]] virtual ModulePtr<DecoderForCausalLM> whole() const;
   // Collective over all ranks of the model. ids: [1, length] int64, the same on all ranks and on any device. Returns
   // the logits [V] of the last position, on all ranks. sequence_ranks: GenerateOptions.
   [[nodiscard]] virtual at::Tensor last_logits(const at::Tensor& ids, const DeviceMesh& sequence_ranks) = 0;

@@ -6,6 +6,7 @@
 #include "d9d/base/check.h"
 
 #include "tests/kernels/attention/attention_testing.h"
+#include "tests/kernels/attention/cached_sequences.h"
 #include "tests/support/device.h"
 
 namespace d9d::kernels::fused_attention_cuda_test {
@@ -110,6 +111,40 @@ TEST_P(FusedAttentionCuda, Returns_the_logsumexp_and_takes_its_gradient) {
       EXPECT_EQ(error_of(each, GetParam()), "") << each.name << " sinks " << has_sinks;
       each.lengths = {64, 128, 32};
       EXPECT_EQ(error_of(each, GetParam()), "") << each.name << " packed, sinks " << has_sinks;
+    }
+  }
+}
+
+// Keys in a cache, as a decoder has them, against the cores of a CPU, which attend to each sequence alone.
+TEST_P(FusedAttentionCuda, To_packed_keys_equals_eager) {
+  for (const auto& [num_queries, num_keys] : attention_testing::kCachedLengths) {
+    for (const auto dtype : {at::kBFloat16, at::kHalf, at::kDouble}) {  // of kDouble the eager core
+      const auto cached = attention_testing::cached_sequences(num_queries, num_keys, dtype);
+      for (const Case& each : bands()) {
+        for (const bool has_sinks : {false, true}) {
+          const auto run = [&](const Tensors& in, at::Device device) {
+            const PackedSequences packed{.cu_seqlens = cached.packed.cu_seqlens.to(device),
+                                         .max_length = cached.packed.max_length};
+            const PackedKeys keys{.cu_seqlens = cached.keys.cu_seqlens.to(device),
+                                  .lengths = cached.keys.lengths.to(device),
+                                  .max_length = cached.keys.max_length};
+            const SdpaInputs inputs{.query = in[0],
+                                    .key = in[1],
+                                    .value = in[2],
+                                    .sinks = has_sinks ? std::optional(in[3]) : std::nullopt,
+                                    .packed = packed,
+                                    .packed_keys = keys};
+            return device.is_cuda() && dtype != at::kDouble ? fused_attention(inputs, each.options, GetParam()).out
+                                                            : eager_attention(inputs, each.options).out;
+          };
+          // The CPU gets the rounded values.
+          Tensors rounded;
+          for (const auto& x : cached.inputs) rounded.push_back(x.to(at::kDouble));
+          const at::Tensor out = run(on_gpu(cached.inputs), at::kCUDA).cpu();
+          EXPECT_TRUE(is_near(out, run(rounded, at::kCPU)))
+              << each.name << " " << dtype << " sinks " << has_sinks << " sequences " << num_keys.size();
+        }
+      }
     }
   }
 }

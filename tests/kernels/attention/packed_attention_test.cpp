@@ -7,22 +7,21 @@
 #include "d9d/base/check.h"
 #include "d9d/kernels/attention/scaled_dot_product_attention.h"
 
+#include "tests/kernels/attention/cached_sequences.h"
 #include "tests/kernels/op_testing.h"
 #include "tests/support/tolerances.h"
 
 namespace d9d::kernels::packed_attention_test {
 namespace {
 
+using attention_testing::cached_sequences;
+using attention_testing::CachedSequences;
+using attention_testing::kCachedLengths;
+using attention_testing::packed_sequences;
 using ::d9d::testing::difference;
 using ::d9d::testing::values;
 using ::d9d::testing::worst_difference;
 using Tensors = std::vector<at::Tensor>;
-
-PackedSequences packed_of(const std::vector<int>& lengths) {
-  std::vector<int> ends(lengths.size() + 1);
-  std::partial_sum(lengths.begin(), lengths.end(), ends.begin() + 1);
-  return {.cu_seqlens = at::tensor(ends, at::kInt), .max_length = *std::max_element(lengths.begin(), lengths.end())};
-}
 
 Tensors inputs_of(const std::vector<int>& lengths, std::int64_t num_features, at::ScalarType dtype = at::kDouble) {
   const std::int64_t total = std::accumulate(lengths.begin(), lengths.end(), 0);
@@ -60,7 +59,7 @@ const std::vector<std::vector<int>> kLengths = {{64, 128, 32}, {5}, {0, 7, 0, 1,
 TEST(PackedAttention, Is_dense_attention_of_each_sequence) {
   for (const auto& lengths : kLengths) {
     for (const auto& [name, options] : all_options()) {
-      const auto packed = packed_of(lengths);
+      const auto packed = packed_sequences(lengths);
       for (const bool has_sinks : {false, true}) {
         Tensors inputs = inputs_of(lengths, 16);
         if (!has_sinks) inputs.pop_back();
@@ -85,7 +84,7 @@ TEST(PackedAttention, Is_dense_attention_of_each_sequence) {
 // A GPU without a fused kernel for the call uses one mask like this.
 TEST(PackedAttention, Hides_other_sequences) {
   const std::vector<int> lengths = {2, 0, 3, 1};
-  const auto packed = packed_of(lengths);
+  const auto packed = packed_sequences(lengths);
   const auto x = at::zeros({1, 6, 1, 1});
   const auto seen = detail::hidden_by_position({.query = x, .key = x, .value = x, .packed = packed}, {.causal = true})
                         .logical_not()
@@ -97,7 +96,7 @@ TEST(PackedAttention, Hides_other_sequences) {
 
 TEST(PackedAttention, With_torch_equals_atens_attention_of_each_sequence_for_all_head_dims) {
   const std::vector<int> lengths = {64, 128, 32};
-  const auto packed = packed_of(lengths);
+  const auto packed = packed_sequences(lengths);
   for (const std::int64_t num_features : {64, 80, 96, 128}) {
     const auto actual = [&](const Tensors& in) {
       return Tensors{
@@ -126,27 +125,6 @@ TEST(PackedAttention, With_torch_equals_atens_attention_of_each_sequence_for_all
   }
 }
 
-// Sequences whose last positions are the queries, with room behind the keys of each, and rows behind the last room.
-struct Cached {
-  Tensors inputs;  // query, key, value, sinks
-  PackedSequences packed;
-  PackedKeys keys;
-};
-Cached cached_of(const std::vector<int>& num_queries, const std::vector<int>& num_keys,
-                 at::ScalarType dtype = at::kDouble) {
-  constexpr int kRoom = 3;
-  std::vector<int> rooms = num_keys;
-  for (int& room : rooms) room += kRoom;
-  const PackedSequences room = packed_of(rooms);
-  const std::int64_t total = std::accumulate(rooms.begin(), rooms.end(), std::int64_t{kRoom});
-  return {.inputs = {values({1, std::accumulate(num_queries.begin(), num_queries.end(), 0), 4, 16}, 1, dtype),
-                     values({1, total, 2, 16}, 2, dtype), values({1, total, 2, 16}, 3, dtype), values({4}, 4)},
-          .packed = packed_of(num_queries),
-          .keys = {.cu_seqlens = room.cu_seqlens,
-                   .lengths = at::tensor(num_keys, at::kInt),
-                   .max_length = *std::max_element(num_keys.begin(), num_keys.end())}};
-}
-
 Tensors attend_each_alone(const Tensors& in, const std::vector<int>& num_queries, const std::vector<int>& num_keys,
                           SdpaOptions options, bool has_sinks) {
   Tensors outs;
@@ -163,12 +141,9 @@ Tensors attend_each_alone(const Tensors& in, const std::vector<int>& num_queries
   return {at::cat(outs, 1)};
 }
 
-const std::vector<std::pair<std::vector<int>, std::vector<int>>> kCached = {
-    {{1, 1, 1}, {9, 1, 30}}, {{4, 0, 7, 1}, {4, 2, 20, 1}}, {{5}, {5}}};
-
 TEST(PackedAttention, To_packed_keys_is_that_of_the_last_positions_of_each_sequence) {
-  for (const auto& [num_queries, num_keys] : kCached) {
-    const Cached cached = cached_of(num_queries, num_keys);
+  for (const auto& [num_queries, num_keys] : kCachedLengths) {
+    const CachedSequences cached = cached_sequences(num_queries, num_keys);
     for (const auto& [name, options] : all_options()) {
       for (const bool has_sinks : {false, true}) {
         const auto actual = [&](const Tensors& in) {
@@ -193,7 +168,7 @@ TEST(PackedAttention, To_packed_keys_is_that_of_the_last_positions_of_each_seque
 }
 
 TEST(PackedAttention, Hides_the_keys_of_other_sequences_and_empty_rows) {
-  const Cached cached = cached_of({2, 1}, {3, 2});
+  const CachedSequences cached = cached_sequences({2, 1}, {3, 2});
   const SdpaInputs inputs{.query = cached.inputs[0],
                           .key = cached.inputs[1],
                           .value = cached.inputs[2],
@@ -216,7 +191,7 @@ TEST(PackedAttention, Hides_the_keys_of_other_sequences_and_empty_rows) {
 }
 
 TEST(PackedAttention, Rejects_packed_keys_that_do_not_fit) {
-  const auto attend = [](const Cached& cached) {
+  const auto attend = [](const CachedSequences& cached) {
     (void)scaled_dot_product_attention({.query = cached.inputs[0],
                                         .key = cached.inputs[1],
                                         .value = cached.inputs[2],
@@ -224,14 +199,14 @@ TEST(PackedAttention, Rejects_packed_keys_that_do_not_fit) {
                                         .packed_keys = cached.keys},
                                        {.causal = true});
   };
-  EXPECT_NO_THROW(attend(cached_of({2, 1}, {3, 2})));
-  EXPECT_THROW(attend(cached_of({2, 1}, {1, 2})), ConfigError) << "fewer keys than queries";
-  Cached cached = cached_of({2, 1}, {3, 2});
+  EXPECT_NO_THROW(attend(cached_sequences({2, 1}, {3, 2})));
+  EXPECT_THROW(attend(cached_sequences({2, 1}, {1, 2})), ConfigError) << "fewer keys than queries";
+  CachedSequences cached = cached_sequences({2, 1}, {3, 2});
   cached.keys.lengths = at::tensor({3, 6}, at::kInt);
   EXPECT_THROW(attend(cached), ConfigError) << "more keys than room";
   cached.keys.lengths = at::tensor({3}, at::kInt);
   EXPECT_THROW(attend(cached), ConfigError) << "another number of sequences";
-  cached = cached_of({2, 1}, {3, 2});
+  cached = cached_sequences({2, 1}, {3, 2});
   const SdpaInputs dense{
       .query = cached.inputs[0], .key = cached.inputs[1], .value = cached.inputs[2], .packed_keys = cached.keys};
   EXPECT_THROW((void)scaled_dot_product_attention(dense, {.causal = true}), ConfigError);

@@ -85,6 +85,22 @@ TEST_F(TextSamplesOf, Bytes_are_what_a_model_of_bytes_generates) {
   EXPECT_EQ(written(config, bytes()), expected);
 }
 
+TEST_F(TextSamplesOf, Bytes_are_drawn_as_generate_draws_them) {
+  const auto drawn = [&](std::int64_t top_k, double top_p) {
+    return written({.prompts = {"ab"}, .num_tokens = 30, .temperature = 2.0, .top_k = top_k, .top_p = top_p}, bytes());
+  };
+  GenerateOptions options = greedy;
+  options.temperature = 2.0;
+  options.top_k = 5;
+  EXPECT_EQ(drawn(5, 1), "--- a sample ---\nab" + generate_bytes(model, "ab", options) + "\n");
+  options.top_k = 0;
+  options.top_p = 0.2;
+  EXPECT_EQ(drawn(0, 0.2), "--- a sample ---\nab" + generate_bytes(model, "ab", options) + "\n");
+  EXPECT_NE(drawn(0, 0.2), drawn(5, 1));
+  EXPECT_NE(drawn(0, 1), drawn(5, 1));
+  EXPECT_THAT(error_of({.prompts = {"ab"}, .top_p = 1.5}, bytes()), HasSubstr("a top_p in (0, 1], got 1.5"));
+}
+
 TEST_F(TextSamplesOf, Text_are_encoded_and_end_as_the_data_is) {
   const TextSamplesConfig config{.prompts = {"ab"}, .num_tokens = 30, .temperature = 0};
   const auto ids = tokenizer().encode("ab", {.add_special_tokens = false}).ids;

@@ -14,8 +14,10 @@
 #include "d9d/models/decoder/generate.h"
 #include "d9d/models/decoder/parallelize.h"
 #include "d9d/models/families.h"
+#include "d9d/models/load_decoder.h"
 #include "d9d/testing/ranks.h"
 
+#include "tests/support/cuda_test.h"
 #include "tests/support/io_faults.h"
 #include "tests/support/python.h"
 #include "tests/support/tiny_blocks.h"
@@ -129,7 +131,21 @@ void on_one_rank(const Body& body) {
                      [&](const DistContext& context) { body(load(kQwen3Dense, context), context); });
 }
 
-// The training's forward, on whole sequences.
+// The log-probabilities of `ids` after `prompt` by the training's forward, on the whole sequence. On the CPU, float64.
+at::Tensor trained_log_probs(const ModulePtr<DecoderForCausalLM>& model, const Ids& prompt, const Ids& ids) {
+  Ids tokens = prompt;
+  tokens.insert(tokens.end(), ids.begin(), ids.end());
+  const at::Device device = model->head->weights.front()->local().device();
+  const at::Tensor all = at::tensor(tokens, at::kLong).unsqueeze(0).to(device);
+  const std::int64_t length = all.size(1) - 1;
+  const SequenceShared shared{.position_ids = at::arange(length, all.options()).unsqueeze(0),
+                              .hidden_states_agg_mask = std::nullopt};
+  const auto output =
+      model(SequenceInput{all.narrow(1, 0, length)}, DecoderForCausalLM::Shared{shared, {all.narrow(1, 1, length)}});
+  const at::Tensor losses = std::get<1>(output).head.cross_entropy.squeeze(0).detach().to(at::kCPU, at::kDouble);
+  return -losses.narrow(0, std::ssize(prompt) - 1, std::ssize(ids));
+}
+
 TEST(GenerateBatch, Gives_the_log_probabilities_of_the_training_forward) {
   on_one_rank([](const ModulePtr<DecoderForCausalLM>& model, const DistContext& context) {
     GenerateOptions options = options_on(context);
@@ -139,19 +155,9 @@ TEST(GenerateBatch, Gives_the_log_probabilities_of_the_training_forward) {
     const std::vector<Ids> prompts = {{5, 6}, {1, 2, 3, 4, 5, 6, 7}};
     const auto results = generate_batch(model, prompts, options);
     for (std::size_t i = 0; i < prompts.size(); ++i) {
-      Ids tokens = prompts[i];
-      tokens.insert(tokens.end(), results[i].ids.begin(), results[i].ids.end());
-      const at::Tensor all = at::tensor(tokens, at::kLong).unsqueeze(0);
-      const std::int64_t length = all.size(1) - 1;
-      const SequenceShared shared{.position_ids = at::arange(length).unsqueeze(0),
-                                  .hidden_states_agg_mask = std::nullopt};
-      const auto output = model(SequenceInput{all.narrow(1, 0, length)},
-                                DecoderForCausalLM::Shared{shared, {all.narrow(1, 1, length)}});
-      const at::Tensor trained = -std::get<1>(output).head.cross_entropy.squeeze(0).detach();
-      for (std::size_t t = 0; t < results[i].ids.size(); ++t) {
-        const double expected = trained[static_cast<std::int64_t>(prompts[i].size() + t) - 1].item<double>();
-        EXPECT_NEAR(results[i].log_probs[t], expected, test::tolerance("fp64").value) << t;
-      }
+      const at::Tensor trained = trained_log_probs(model, prompts[i], results[i].ids);
+      const at::Tensor decoded = at::tensor(results[i].log_probs, at::kDouble);
+      EXPECT_LT((decoded - trained).abs().max().item<double>(), test::tolerance("fp64").value);
     }
   });
 }
@@ -274,6 +280,40 @@ TEST(GenerateBatch, Is_refused_with_context_parallelism) {
     EXPECT_EQ(generate(model, {5}, options_on(context)),
               expected_of("qwen3_dense").at("greedy").at(0).at("ids").get<Ids>());
   });
+}
+
+class GenerateBatchCuda : public test::CudaTest {};
+
+TEST_F(GenerateBatchCuda, Continues_as_transformers_with_every_family) {
+  for_each_family([&](const auto& family) {
+    const nlohmann::json expected = expected_of(family.name);
+    const auto model = load_decoder(oracle() / family.name, at::kDouble, at::kCUDA);
+    const auto results = generate_batch(model, expected.at("prompts").get<std::vector<Ids>>(), {.num_tokens = 24});
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      EXPECT_EQ(results[i].ids, expected.at("greedy").at(i).at("ids").get<Ids>()) << family.name << " " << i;
+    }
+  });
+}
+
+// Decoding attends with another kernel than training. Neither errs more than the other.
+TEST_F(GenerateBatchCuda, Errs_no_more_than_the_training_forward_in_bfloat16) {
+  const auto model = load_decoder(oracle() / "qwen3_dense", at::kBFloat16, at::kCUDA);
+  const auto exact = load_decoder(oracle() / "qwen3_dense", at::kDouble, at::kCPU);  // of the same, rounded weights
+  for (const auto& [name, parameter] : exact->named_parameters()) {
+    const at::NoGradGuard no_grad;
+    parameter->stored().copy_(parameter->stored().to(at::kBFloat16));
+  }
+  const std::vector<Ids> prompts = {{5, 6}, {1, 2, 3, 4, 5, 6, 7}, {9}, {11, 12, 13}};
+  const auto results = generate_batch(model, prompts, {.num_tokens = 50, .temperature = 1.0});
+  double generated = 0, trained = 0;  // sums of squared errors
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const at::Tensor reference = trained_log_probs(exact, prompts[i], results[i].ids);
+    const at::Tensor decoded = at::tensor(results[i].log_probs, at::kDouble);
+    generated += (decoded - reference).square().sum().item<double>();
+    trained += (trained_log_probs(model, prompts[i], results[i].ids) - reference).square().sum().item<double>();
+  }
+  EXPECT_GT(trained, 0);
+  EXPECT_LT(std::sqrt(generated / trained), test::tolerance("bf16 error ratio").value);
 }
 
 TEST(ChooseTokens, Draws_from_the_probabilities_of_transformers) {
