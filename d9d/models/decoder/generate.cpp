@@ -12,6 +12,7 @@
 #include "d9d/base/philox.h"
 #include "d9d/blocks/positional/rotary_embedding.h"
 #include "d9d/core/collectives/agreed.h"
+#include "d9d/core/device/side_stream.h"
 #include "d9d/models/decoder/choose_tokens.h"
 #include "d9d/models/decoder/decoding_batch.h"
 #include "d9d/modules/eval_scope.h"
@@ -92,28 +93,32 @@ std::vector<GeneratedSequence> decode(const ModulePtr<DecoderForCausalLM>& model
   round_parameters(*model);  // the program may have changed parameters
   const EvalScope eval_scope({model.shared()});
   const at::NoGradGuard no_grad;
-  DecodingBatch batch(model, prompts, {.num_new_tokens = options.num_tokens, .sequence_ranks = options.sequence_ranks});
+  const at::Device device = model->head->weights.front()->stored().device();
   std::vector<GeneratedSequence> results(prompts.size());
   std::vector<at::Tensor> log_probs;                 // of each step, on the device
   std::vector<std::vector<std::int64_t>> sequences;  // to which these belong
-  const at::Device device = model->head->weights.front()->stored().device();
-  for (std::int64_t i = 0; i < options.num_tokens; ++i) {
-    if (!any(!batch.active().empty(), options.ranks, device)) break;
-    const at::Tensor logits = batch.next_logits();
-    const at::Tensor ids = choose(logits, draws(batch.active(), i, options), options, token_ranks);
-    const at::Tensor scores = logits.to(at::promote_types(logits.scalar_type(), at::kFloat));
-    const at::Tensor of_ids = scores.gather(-1, ids.unsqueeze(-1)).squeeze(-1);
-    log_probs.push_back((of_ids - scores.logsumexp(-1)).to(at::kDouble));
-    sequences.push_back(batch.active());
-    const at::Tensor here = ids.cpu();
-    batch.append({here.const_data_ptr<std::int64_t>(), sequences.back().size()});
-    for (std::size_t n = 0; n < sequences.back().size(); ++n) {
-      const std::int64_t sequence = sequences.back()[n], id = here.const_data_ptr<std::int64_t>()[n];
-      results[static_cast<std::size_t>(sequence)].ids.push_back(id);
-      if (options.on_token) options.on_token(id, sequence);
-      if (is_stop(id, options)) batch.end(sequence);
+  const auto generate_all = [&] {
+    DecodingBatch batch(model, prompts,
+                        {.num_new_tokens = options.num_tokens, .sequence_ranks = options.sequence_ranks});
+    for (std::int64_t i = 0; i < options.num_tokens; ++i) {
+      if (!any(!batch.active().empty(), options.ranks, device)) break;
+      const at::Tensor logits = batch.next_logits();
+      const at::Tensor ids = choose(logits, draws(batch.active(), i, options), options, token_ranks);
+      const at::Tensor scores = logits.to(at::promote_types(logits.scalar_type(), at::kFloat));
+      const at::Tensor of_ids = scores.gather(-1, ids.unsqueeze(-1)).squeeze(-1);
+      log_probs.push_back((of_ids - scores.logsumexp(-1)).to(at::kDouble));
+      sequences.push_back(batch.active());
+      const at::Tensor here = ids.cpu();
+      batch.append({here.const_data_ptr<std::int64_t>(), sequences.back().size()});
+      for (std::size_t n = 0; n < sequences.back().size(); ++n) {
+        const std::int64_t sequence = sequences.back()[n], id = here.const_data_ptr<std::int64_t>()[n];
+        results[static_cast<std::size_t>(sequence)].ids.push_back(id);
+        if (options.on_token) options.on_token(id, sequence);
+        if (is_stop(id, options)) batch.end(sequence);
+      }
     }
-  }
+  };
+  SideStream(device).run(generate_all).wait();  // no graph is recorded on the default stream
   if (log_probs.empty()) return results;
   const at::Tensor all = at::cat(log_probs).cpu();
   const double* next = all.const_data_ptr<double>();

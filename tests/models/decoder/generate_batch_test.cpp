@@ -2,6 +2,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -308,6 +309,27 @@ TEST_F(GenerateBatchCuda, Continues_as_on_a_cpu_with_every_family) {
       for (std::size_t i = 0; i < results.size(); ++i) EXPECT_EQ(results[i].ids, expected[i].ids) << family.name;
     }
   });
+}
+
+// Sequences that end one after the other, so that forwards are recorded for several numbers of them, against each alone.
+TEST_F(GenerateBatchCuda, Ends_sequences_one_after_the_other) {
+  const auto model = random_model(kQwen3Dense, at::kDouble, at::kCUDA);
+  std::vector<Ids> prompts;
+  for (std::int64_t i = 0; i < 12; ++i) prompts.push_back({i, i + 3, i % 5});
+  GenerateOptions options{.num_tokens = 40, .temperature = 1.5, .seed = 5, .stop_ids = {0, 7}};
+  const auto together = generate_batch(model, prompts, options);
+  std::set<std::size_t> lengths;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    options.first_sequence = static_cast<std::int64_t>(i);
+    const auto alone = generate_batch(model, {prompts[i]}, options).front();
+    EXPECT_EQ(together[i].ids, alone.ids) << i;
+    ASSERT_EQ(together[i].log_probs.size(), alone.log_probs.size());
+    for (std::size_t t = 0; t < alone.log_probs.size(); ++t) {
+      EXPECT_NEAR(together[i].log_probs[t], alone.log_probs[t], test::tolerance("fp64").value);
+    }
+    lengths.insert(alone.ids.size());
+  }
+  EXPECT_GT(lengths.size(), 5U);
 }
 
 // Decoding attends with another kernel than training. Neither errs more than the other.
