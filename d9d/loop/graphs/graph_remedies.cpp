@@ -24,8 +24,7 @@ class GraphWithRemedies final : public DeviceGraph {
           "[loop::cuda_graph] expected forward, loss and backward that only give work to the device, got: ",
           text.substr(0, text.find('\n')),
           " The task, the model or a hook waits for the device, reads a value of it, or copies from memory that is "
-          "not pinned; or experts have an adapter whose rank is no multiple of 8, which no grouped kernel takes. Fix "
-          "that, or set trainer.cuda_graph to null."));
+              "not pinned. Fix that, or set trainer.cuda_graph to null."));
       for (const std::string& place : error.context()) with_remedy.add_place(place);
       throw with_remedy;
     }
