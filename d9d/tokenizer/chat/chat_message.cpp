@@ -1,5 +1,7 @@
 #include "d9d/tokenizer/chat/chat_message.h"
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 
 #include <nlohmann/json.hpp>
@@ -9,13 +11,12 @@
 namespace d9d {
 namespace {
 
+constexpr std::array kReasoningKeys = {"reasoning_content", "thinking", "reasoning"};
+
 const std::string& text_of(const nlohmann::json& value, const std::string& place) {
-  D9D_CHECK(
-      !value.is_null(), ConfigError, place,
-      "expected a text, got null: a message that has none, such as one that only calls tools, is not built. Write "
-      "the text, or leave the conversation out.");
   D9D_CHECK(value.is_string(), ConfigError, place, "expected a text, got ", value.type_name(),
-            ". Messages with images or parts are not built.");
+            value.is_null() ? ", as of a message that only calls tools" : ", as of images and parts",
+            ". Write the text, or put chat_template.jinja beside the tokenizer, which may render it.");
   return value.get_ref<const std::string&>();
 }
 
@@ -28,10 +29,12 @@ void check_message(const nlohmann::json& message, const std::string& place) {
             ": expected an object with \"role\" and \"content\", got ", message.type_name(), " without them.");
 }
 
-// Keys of tool calls, which templates render and this library does not support.
+// Keys of tool calls, which only Jinja templates render.
 bool is_call(const std::string& key) { return key == "tool_calls" || key == "function_call"; }
 
 }  // namespace
+
+bool is_reasoning(std::string_view key) { return std::ranges::find(kReasoningKeys, key) != kReasoningKeys.end(); }
 
 std::vector<ChatMessage> read_chat_messages(const nlohmann::json& messages, const std::string& where,
                                             std::set<std::string>* other_keys) {
@@ -49,14 +52,17 @@ std::vector<ChatMessage> read_chat_messages(const nlohmann::json& messages, cons
         message.role = text_of(value, key_place);
       } else if (key == "content") {
         message.content = text_of(value, key_place);
-      } else if (key == "reasoning_content" && !value.is_null()) {
-        message.reasoning_content = text_of(value, key_place);
       } else if (is_call(key)) {
-        D9D_CHECK(value.empty(), ConfigError, key_place, "expected no calls of tools, got some: they are not built. ",
-                  "Leave such conversations out.");
-      } else if (other_keys != nullptr && !value.is_null()) {
+        D9D_CHECK(value.empty(), ConfigError, key_place,
+                  "expected no calls of tools, got some. Put chat_template.jinja beside the tokenizer, which renders "
+                  "them.");
+      } else if (other_keys != nullptr && !is_reasoning(key) && !value.is_null()) {
         other_keys->insert(key);
       }
+    }
+    for (const char* const key : kReasoningKeys) {
+      if (message.reasoning_content || !messages[i].contains(key) || messages[i][key].is_null()) continue;
+      message.reasoning_content = text_of(messages[i][key], cat(place, ".", key, ": "));
     }
   }
   return result;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -20,9 +21,13 @@ struct ChatMessage {
   std::optional<std::string> reasoning_content = {};  // the assistant's reasoning, if it is kept separately
 };
 
-// Reads a conversation: `messages` is a list of objects with "role", "content" and optionally "reasoning_content".
-// Throws ConfigError, which begins with `where`, for tool calls and for content that is not text. Other keys ("id",
-// "name", "weight") are used by no template and are ignored; those with a value are added to `other_keys`.
+// Whether a key has the assistant's reasoning: "reasoning_content", "thinking" or "reasoning".
+[[nodiscard]] bool is_reasoning(std::string_view key);
+
+// Reads a conversation: `messages` is a list of objects with "role", "content" and optionally the reasoning, of whose
+// keys the first that is_reasoning() names counts. Throws ConfigError, which begins with `where`, for tool calls and
+// for content that is not text. Other keys ("id", "name", "weight") are used by no family and are ignored; those with a
+// value are added to `other_keys`.
 [[nodiscard]] std::vector<ChatMessage> read_chat_messages(const nlohmann::json& messages, const std::string& where,
                                                           std::set<std::string>* other_keys = nullptr);
 

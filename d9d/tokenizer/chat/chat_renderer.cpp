@@ -1,11 +1,14 @@
 #include "d9d/tokenizer/chat/chat_renderer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
 #include "d9d/base/fnv1a.h"
+#include "d9d/tokenizer/chat/chat_message.h"
+#include "d9d/tokenizer/chat/jinja/script.h"
 #include "d9d/tokenizer/chat/probe_conversations.h"
 #include "d9d/tokenizer/chat/published_template.h"
 
@@ -16,33 +19,51 @@ void check_is_json(std::string_view text, const char* what) {
   D9D_CHECK(nlohmann::json::accept(text), ConfigError, what, " that are no JSON");
 }
 
-bool is_empty(std::string_view tools) { return tools.empty() || tools == "null" || tools == "[]"; }
-
-// Whether a message of the assistant calls tools.
-bool calls_tools(const nlohmann::json& messages) {
-  if (!messages.is_array()) return false;
-  for (const nlohmann::json& message : messages) {
-    if (!message.is_object()) continue;
-    const nlohmann::json calls = message.value("tool_calls", nlohmann::json());
-    if (!calls.empty()) return true;
+// Whether families render the message: it has texts alone, and calls no tool.
+bool is_plain(const nlohmann::json& message) {
+  if (!message.is_object() || !message.contains("role") || !message.contains("content")) return false;
+  for (const auto& [key, value] : message.items()) {
+    if ((key == "role" || key == "content") && !value.is_string()) return false;
+    if (is_reasoning(key) && !value.is_string() && !value.is_null()) return false;
+    if ((key == "tool_calls" || key == "function_call") && !value.empty()) return false;
   }
-  return false;
+  return true;
 }
 
-std::shared_ptr<const JinjaTemplate> jinja_of(std::optional<JinjaSource> source,
-                                              const std::optional<std::string>& python) {
+std::shared_ptr<const JinjaTemplate> jinja_of(std::optional<JinjaSource> source, const ChatRendererOptions& options) {
   if (!source) return nullptr;
-  source->python = python;
+  source->options = options.template_kwargs;
+  source->python = options.python;
   return std::make_shared<const JinjaTemplate>(*std::move(source));
 }
 
+// A family with variables of its template; nullopt if it does not know them: none but Qwen 3 knows any.
+std::optional<ChatRenderer> family_with(const std::string& kwargs, ChatFamily family,
+                                        const std::shared_ptr<const JinjaTemplate>& jinja) {
+  const nlohmann::json variables = kwargs.empty() ? nlohmann::json::object() : nlohmann::json::parse(kwargs);
+  if (variables.empty()) return ChatRenderer(family, jinja);
+  const nlohmann::json thinks = variables.value("enable_thinking", nlohmann::json());
+  if (family != ChatFamily::kQwen3 || variables.size() > 1 || !thinks.is_boolean()) return std::nullopt;
+  return ChatRenderer(family, jinja, thinks.get<bool>());
+}
+
+// Whether what the text writes as bos_token is what the family writes: tokens beside the tokenizer may be others.
+bool begins_as(ChatFamily family, const JinjaSource& source) {
+  const auto bos = source.variables.find("bos_token");
+  const bool writes_it = bos != source.variables.end() && source.text.find("bos_token") != std::string::npos;
+  return !writes_it || bos->second == d9d::special_tokens(family).front();
+}
+
 // The renderer of a text: that of a family if its text is published as one, or writes what one writes.
-ChatRenderer renderer_of(std::shared_ptr<const JinjaTemplate> jinja) {
-  if (const auto family = published_family_of(jinja->source().text)) return ChatRenderer(*family, std::move(jinja));
+ChatRenderer renderer_of(const std::shared_ptr<const JinjaTemplate>& jinja) {
+  const JinjaSource& source = jinja->source();
+  if (const auto published = published_family_of(source.text); published && begins_as(*published, source)) {
+    if (const auto family = family_with(source.options, *published, jinja)) return *family;
+  }
   ChatRenderer own(jinja);
   for (const auto& entry : enum_names(ChatFamily{})) {
-    ChatRenderer family(entry.value, jinja);
-    if (!jinja->marks_answers() && !detail::first_difference(own, family)) return family;
+    const auto family = family_with(source.options, entry.value, jinja);
+    if (family && !jinja->marks_answers() && !detail::first_difference(own, *family)) return *family;
   }
   detail::check_answers(*jinja);
   return own;
@@ -57,16 +78,24 @@ std::string family_names() {
 ChatRenderer named_renderer(const std::string& name, const ChatRendererOptions& options,
                             const std::shared_ptr<const JinjaTemplate>& published) {
   for (const auto& entry : enum_names(ChatFamily{})) {
-    if (entry.name == name) return ChatRenderer(entry.value, published);
+    if (entry.name != name) continue;
+    const auto family = family_with(options.template_kwargs, entry.value, published);
+    D9D_CHECK(family, ConfigError, "[tokenizer::chat] expected chat_template_kwargs that the family ", name,
+              " knows (of qwen3 \"enable_thinking\": true or false, of others none), got ", options.template_kwargs,
+              ". Name a file with the family's Jinja template, or leave chat_template out to use the one beside the "
+              "tokenizer.");
+    return *family;
   }
   std::error_code error;
   D9D_CHECK(std::filesystem::is_regular_file(name, error), ConfigError,
             "[tokenizer::chat] expected the name of a family (", family_names(),
             ") or a file with a Jinja template as chat_template, got '", name, "'. Correct it.");
-  return renderer_of(jinja_of(template_in_file(name, options.tokenizer), options.python));
+  return renderer_of(jinja_of(template_in_file(name, options.tokenizer), options));
 }
 
 }  // namespace
+
+bool is_no_tools(std::string_view tools) { return tools.empty() || tools == "null" || tools == "[]"; }
 
 RenderedChat ChatRenderer::render(std::string_view messages, std::string_view tools, const ChatOptions& options,
                                   std::set<std::string>* other_keys) const {
@@ -77,23 +106,30 @@ RenderedChat ChatRenderer::render(std::string_view messages, std::string_view to
   }
   const auto json = nlohmann::json::parse(messages, nullptr, /*allow_exceptions=*/false);
   D9D_CHECK(!json.is_discarded(), ConfigError, "messages that are no JSON");
-  if (jinja_ != nullptr && (!is_empty(tools) || calls_tools(json))) return jinja_->render(messages, tools, options);
-  D9D_CHECK(is_empty(tools), ConfigError, "tools, which the chat template ", name(),
+  const bool is_native = is_no_tools(tools) && (!json.is_array() || std::ranges::all_of(json, is_plain));
+  if (jinja_ != nullptr && !is_native) return jinja_->render(messages, tools, options);
+  D9D_CHECK(is_no_tools(tools), ConfigError, "tools, which the chat template ", name(),
             " renders only by its Jinja text. Put chat_template.jinja beside the tokenizer");
   const std::vector<ChatMessage> read = read_chat_messages(json, "messages", other_keys);
   for (const ChatMessage& message : read) {
     const bool is_unread = message.reasoning_content && *family_ != ChatFamily::kQwen3;
     if (is_unread && other_keys != nullptr) other_keys->insert("reasoning_content");
   }
-  return render_chat(*family_, read, options);
+  ChatOptions own = options;
+  own.enable_thinking = options.enable_thinking && enable_thinking_;
+  return render_chat(*family_, read, own);
 }
 
 std::string ChatRenderer::end_of_answer() const {
   if (family_) return std::string(end_of_message(*family_));
   constexpr std::string_view kAnswer = "answeredso";
-  const RenderedChat chat = jinja_->render(
-      cat(R"([{"role": "user", "content": "asked"}, {"role": "assistant", "content": ")", kAnswer, R"("}])"),
-      /*tools=*/{});
+  RenderedChat chat;
+  try {
+    chat = jinja_->render(
+        cat(R"([{"role": "user", "content": "asked"}, {"role": "assistant", "content": ")", kAnswer, R"("}])"),
+        /*tools=*/{});
+  } catch (const ConfigError&) {  // the template refuses conversations without a system message, say
+  }
   if (chat.assistant.empty()) return {};
   const TextRange& range = chat.assistant.back();
   const std::string said = chat.text.substr(range.begin, range.end - range.begin);
@@ -113,14 +149,17 @@ std::string ChatRenderer::name() const {
 }
 
 std::string ChatRenderer::fingerprint() const {
-  if (family_) return std::string(enum_name(*family_));
-  std::string all = jinja_->source().text;
-  for (const auto& [name, token] : jinja_->source().variables) all += cat('\n', name, '=', token);
-  return cat("jinja ", all.size(), ' ', fnv1a(all));
+  std::string family = family_ ? cat(enum_name(*family_), enable_thinking_ ? "" : " without thinking") : "";
+  if (jinja_ == nullptr) return family;
+  const JinjaSource& source = jinja_->source();
+  std::string all =
+      cat(source.text, '\n', source.text_with_tools.value_or(""), '\n', source.options, '\n', render_script());
+  for (const auto& [name, token] : source.variables) all += cat('\n', name, '=', token);
+  return cat(family, " jinja ", all.size(), ' ', fnv1a(all));
 }
 
 ChatRenderer chat_renderer(const ChatRendererOptions& options) {
-  const auto published = jinja_of(published_template(options.tokenizer), options.python);
+  const auto published = jinja_of(published_template(options.tokenizer), options);
   if (!options.chat_template) {
     D9D_CHECK(published != nullptr, ConfigError,
               "[tokenizer::chat] expected chat_template.jinja, or \"chat_template\" in tokenizer_config.json, beside '",

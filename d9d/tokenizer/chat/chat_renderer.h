@@ -19,11 +19,16 @@
 
 namespace d9d {
 
+// Whether a JSON text of tools has none: it is empty, null or an empty list.
+[[nodiscard]] bool is_no_tools(std::string_view tools);
+
 class ChatRenderer {
  public:
-  // jinja: of the same text as the family's, for conversations with tools; null: these are refused.
-  explicit ChatRenderer(ChatFamily family, std::shared_ptr<const JinjaTemplate> jinja = nullptr)
-      : family_(family), jinja_(std::move(jinja)) {}
+  // jinja: of the same text as the family's, for conversations with tools, and with content that is no text; null:
+  // these are refused. enable_thinking: that of all conversations.
+  explicit ChatRenderer(ChatFamily family, std::shared_ptr<const JinjaTemplate> jinja = nullptr,
+                        bool enable_thinking = true)
+      : family_(family), jinja_(std::move(jinja)), enable_thinking_(enable_thinking) {}
   explicit ChatRenderer(std::shared_ptr<const JinjaTemplate> jinja) : jinja_(std::move(jinja)) {}
 
   // messages, tools: JSON texts; tools may be empty. Keys of messages that a family does not read are added to
@@ -32,7 +37,7 @@ class ChatRenderer {
   [[nodiscard]] RenderedChat render(std::string_view messages, std::string_view tools = {},
                                     const ChatOptions& options = {}, std::set<std::string>* other_keys = nullptr) const;
 
-  // What an answer ends with: of most templates the text of one token. Throws as render().
+  // What an answer ends with: of most templates the text of one token. Empty if it is not known.
   [[nodiscard]] std::string end_of_answer() const;
   // Tokens that the tokenizer must have; none are known of Jinja templates.
   [[nodiscard]] std::span<const std::string_view> special_tokens() const;
@@ -50,17 +55,22 @@ class ChatRenderer {
  private:
   std::optional<ChatFamily> family_ = {};
   std::shared_ptr<const JinjaTemplate> jinja_;
+  bool enable_thinking_ = true;  // of a family
 };
 
 struct ChatRendererOptions {
   std::filesystem::path tokenizer;                // a tokenizer.json, whose folder may have a template
   std::optional<std::string> chat_template = {};  // a family or a file; unset: the template of the folder
+  std::string template_kwargs = {};               // a JSON object of further variables of the template; empty: none
   std::optional<std::string> python = {};         // JinjaSource::python
+
+  friend bool operator==(const ChatRendererOptions&, const ChatRendererOptions&) = default;
 };
 
-// Finds the renderer. A template that writes what a family does is rendered as that family. Throws ConfigError if there
-// is no template, if the named one writes otherwise than that of the folder, or if a template marks as the assistant's
-// what the system or the user says; and the errors of published_template() and JinjaTemplate::render().
+// Finds the renderer: build it once. A template that writes what a family does is rendered as that family. Throws
+// ConfigError if there is no template, if the named one writes otherwise than that of the folder, if a named family has
+// no such template_kwargs, or if a template marks as the assistant's what others say; and the errors of
+// published_template() and JinjaTemplate::render().
 [[nodiscard]] ChatRenderer chat_renderer(const ChatRendererOptions& options);
 
 }  // namespace d9d

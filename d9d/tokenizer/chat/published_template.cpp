@@ -10,6 +10,8 @@
 namespace d9d {
 namespace {
 
+constexpr const char *kDefault = "default", *kWithTools = "tool_use";
+
 bool is_there(const std::filesystem::path& path) {
   std::error_code error;
   return std::filesystem::exists(path, error);
@@ -24,14 +26,14 @@ nlohmann::json object_in(const std::filesystem::path& path) {
   return json;
 }
 
-// The text of "chat_template"; nullopt if there is none.
-std::optional<std::string> template_in(const nlohmann::json& config) {
+// The text of "chat_template", or the one of this name in its list; nullopt if there is none.
+std::optional<std::string> template_in(const nlohmann::json& config, std::string_view name) {
   const nlohmann::json found = config.value("chat_template", nlohmann::json());
-  if (found.is_string()) return found.get<std::string>();
+  if (found.is_string() && name == kDefault) return found.get<std::string>();
   if (!found.is_array()) return std::nullopt;
   for (const nlohmann::json& named : found) {
     const bool is_named = named.is_object() && named.contains("name") && named.contains("template");
-    if (is_named && named["name"] == "default" && named["template"].is_string()) {
+    if (is_named && named["name"] == name && named["template"].is_string()) {
       return named["template"].get<std::string>();
     }
   }
@@ -57,10 +59,19 @@ std::map<std::string, std::string> special_tokens_beside(const std::filesystem::
 std::optional<JinjaSource> published_template(const std::filesystem::path& tokenizer) {
   const std::filesystem::path folder = tokenizer.parent_path();
   const std::filesystem::path jinja = folder / "chat_template.jinja", config = folder / "tokenizer_config.json";
-  if (is_there(jinja)) return template_in_file(jinja, tokenizer);
-  const std::optional<std::string> text = template_in(object_in(config));
+  if (is_there(jinja)) {
+    JinjaSource source = template_in_file(jinja, tokenizer);
+    const std::filesystem::path with_tools = folder / "additional_chat_templates" / cat(kWithTools, ".jinja");
+    if (is_there(with_tools)) source.text_with_tools = text_of_file(with_tools);
+    return source;
+  }
+  const nlohmann::json object = object_in(config);
+  const std::optional<std::string> text = template_in(object, kDefault);
   if (!text) return std::nullopt;
-  return JinjaSource{.text = *text, .place = config.string(), .variables = special_tokens_beside(tokenizer)};
+  return JinjaSource{.text = *text,
+                     .place = config.string(),
+                     .text_with_tools = template_in(object, kWithTools),
+                     .variables = special_tokens_beside(tokenizer)};
 }
 
 JinjaSource template_in_file(const std::filesystem::path& file, const std::filesystem::path& tokenizer) {

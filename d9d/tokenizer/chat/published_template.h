@@ -13,8 +13,9 @@
 namespace d9d {
 
 // Returns the text of chat_template.jinja in the tokenizer's folder, or else of "chat_template" in its
-// tokenizer_config.json, which is a text or a list of named templates, of which "default" is used; nullopt if there is
-// none. Throws ConfigError that names the file if it is no JSON.
+// tokenizer_config.json, which is a text or a list of named templates; nullopt if there is none. Of a list, and of the
+// folder additional_chat_templates beside chat_template.jinja, "default" and for tools "tool_use" are used. Throws
+// ConfigError that names the file if it is no JSON.
 [[nodiscard]] std::optional<JinjaSource> published_template(const std::filesystem::path& tokenizer);
 
 // The template of a file, with the special tokens that lie beside the tokenizer. Throws IoError if it cannot be read.

@@ -34,15 +34,30 @@ std::string request_of(std::string_view messages, std::string_view tools, const 
              variables.dump(), R"(, "with_answers": )", answers ? "true" : "false", "}");
 }
 
+// Looks at the template's code alone: comments may speak of the block.
 bool has_generation_block(const std::string& text) {
   static constexpr std::string_view kBlock = "generation";
-  for (std::size_t at = text.find("{%"); at != std::string::npos; at = text.find("{%", at + 2)) {
+  for (std::size_t at = text.find('{'); at != std::string::npos; at = text.find('{', at + 1)) {
+    if (text.compare(at, 2, "{#") == 0) at = text.find("#}", at);
+    if (at == std::string::npos) return false;
+    if (text.compare(at, 2, "{%") != 0) continue;
     std::size_t name = at + 2;
-    if (name < text.size() && text[name] == '-') ++name;
+    if (name < text.size() && (text[name] == '-' || text[name] == '+')) ++name;
     while (name < text.size() && std::isspace(static_cast<unsigned char>(text[name])) != 0) ++name;
     if (text.compare(name, kBlock.size(), kBlock) == 0) return true;
   }
   return false;
+}
+
+Json template_request(const std::string& text) { return {{"text", text}, {"has_marks", has_generation_block(text)}}; }
+
+std::string setup_request_of(const JinjaSource& source) {
+  Json variables = source.variables;
+  if (!source.options.empty()) variables.update(Json::parse(source.options));
+  return Json{{"template", template_request(source.text)},
+              {"template_with_tools", source.text_with_tools ? template_request(*source.text_with_tools) : Json()},
+              {"variables", std::move(variables)}}
+      .dump();
 }
 
 }  // namespace
@@ -61,9 +76,11 @@ std::unique_ptr<LineProcess> JinjaTemplate::take_process() const {
   }
   const std::string python = source_.python.value_or(D9D_PYTHON);
   const auto process_without = [&](const std::string& failure) {
-    return IoError(cat("[tokenizer::chat] expected a Python with the package jinja2 to render the chat template of '",
-                       source_.place, "', got ", python, ": ", failure,
-                       ". Name another interpreter in the key \"python\" of the data, or a family as chat_template."));
+    return IoError(
+        cat("[tokenizer::chat] expected a Python with the package jinja2, 3.1.6 or later, to render the chat "
+            "template of '",
+            source_.place, "', got ", python, ": ", failure,
+            ". Name another interpreter in the key \"python\" of the data, or a family as chat_template."));
   };
   std::unique_ptr<LineProcess> process;
   try {
@@ -72,8 +89,7 @@ std::unique_ptr<LineProcess> JinjaTemplate::take_process() const {
     throw process_without(error.what());
   }
   process->send(Json(render_script()).dump());
-  process->send(
-      Json{{"template", source_.text}, {"variables", source_.variables}, {"has_marks", marks_answers_}}.dump());
+  process->send(setup_request_of(source_));
   std::string failure;
   if (answer_with("ready", *process, kForAnAnswer, failure).is_null()) {
     if (process->has_ended()) throw process_without(failure);
@@ -98,8 +114,11 @@ RenderedChat JinjaTemplate::render(std::string_view messages, std::string_view t
       "' to render a conversation, got ",
       process->has_ended() ? process->wait_for_end(kForAnAnswer) : cat("no text within ", kForAnAnswer.count(), " s"),
       ". Look at the template and at ", messages.substr(0, 200), ".");
+  const Json answer = Json::parse(*line, nullptr, /*allow_exceptions=*/false);
+  D9D_CHECK(answer.is_object(), IoError,
+            "[tokenizer::chat] expected JSON from the Python that renders the chat template of '", source_.place,
+            "', got '", line->substr(0, 100), "'. Let that Python print nothing of its own.");
   give_back(std::move(process));
-  const Json answer = Json::parse(*line);
   D9D_CHECK(!answer.contains("problem"), ConfigError, answer.value("problem", ""), ", says the chat template of '",
             source_.place, "'");
   RenderedChat chat{.text = answer["text"], .assistant = {}};

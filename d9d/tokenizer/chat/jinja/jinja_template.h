@@ -23,7 +23,9 @@ namespace d9d {
 struct JinjaSource {
   std::string text;                                   // of the template
   std::string place;                                  // where it is from, for messages
+  std::optional<std::string> text_with_tools = {};    // of the template for conversations with tools; unset: the same
   std::map<std::string, std::string> variables = {};  // special tokens that it may write: {"bos_token", "<s>"}
+  std::string options = {};                           // a JSON object of further variables; empty: none
   std::optional<std::string> python = {};             // with the package jinja2; unset: that of d9d's source folder
 };
 
@@ -42,7 +44,7 @@ class JinjaTemplate {
   //
   // Throws ConfigError with the template's reason if it refuses the conversation, and if its text does not say which
   // part is the assistant's. Throws IoError if there is no Python with Jinja2, if the template is none, or if it
-  // takes more than a minute.
+  // takes more than a minute. An empty list of tools is none.
   [[nodiscard]] RenderedChat render(std::string_view messages, std::string_view tools, const ChatOptions& options = {},
                                     bool answers = true) const;
 
