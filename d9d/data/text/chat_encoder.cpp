@@ -53,7 +53,9 @@ EncodedRow ChatEncoder::encode_row(std::span<const std::string_view> columns, st
   D9D_ASSERT(columns.size() == 1 || columns.size() == 2, columns.size(), " columns of a conversation");
   try {
     std::set<std::string> other_keys;
-    const RenderedChat chat = renderer_.render(columns[0], columns.size() == 2 ? columns[1] : "", {}, &other_keys);
+    const std::string_view tools = columns.size() == 2 ? columns[1] : "";
+    if (columns.size() == 2) (is_no_tools(tools) ? lacks_tools_ : has_tools_) = true;
+    const RenderedChat chat = renderer_.render(columns[0], tools, {}, &other_keys);
     if (!other_keys.empty()) {
       const std::scoped_lock lock(mutex_);
       other_keys_.merge(other_keys);
@@ -84,9 +86,11 @@ std::int64_t ChatEncoder::end_of_answer(std::span<const std::int64_t> tokens, co
 
 std::string ChatEncoder::remark() const {
   const std::scoped_lock lock(mutex_);
-  if (other_keys_.empty()) return {};
-  return cat("keys of messages that the chat template ", renderer_.name(), " does not read: ", joined(other_keys_),
-             ". They change nothing");
+  const std::string keys = other_keys_.empty() ? ""
+                                               : cat("keys of messages that the chat template ", renderer_.name(),
+                                                     " does not read: ", joined(other_keys_), ". They change nothing");
+  if (!lacks_tools_ || has_tools_) return keys;
+  return cat("no conversation has tools in tools_column. Look at its name", keys.empty() ? "" : "; ", keys);
 }
 
 std::string ChatEncoder::fingerprint() const {

@@ -7,6 +7,7 @@
 //   const EncodedRow chat = encoder.encode_row({&row, 1}, /*end=*/{});    // targets: the tokens of Hello!<|im_end|>
 #pragma once
 
+#include <atomic>
 #include <filesystem>
 #include <mutex>
 #include <optional>
@@ -30,7 +31,8 @@ class ChatEncoder final : public TokenizerEncoder {
   // target.
   [[nodiscard]] EncodedRow encode_row(std::span<const std::string_view> columns,
                                       std::optional<std::int64_t> end) const override;
-  // Returns a line that names the message keys that the template does not read; empty if there are none.
+  // Returns a line that names the message keys that the template does not read, or says that no conversation had tools
+  // although there is a column of them; empty if there is nothing to say.
   [[nodiscard]] std::string remark() const override;
   [[nodiscard]] std::string fingerprint() const override;
 
@@ -41,6 +43,7 @@ class ChatEncoder final : public TokenizerEncoder {
   ChatRenderer renderer_;
   mutable std::mutex mutex_;  // guards other_keys_
   mutable std::set<std::string> other_keys_;
+  mutable std::atomic<bool> lacks_tools_ = false, has_tools_ = false;  // of some conversation with a column of tools
 };
 
 }  // namespace d9d

@@ -24,7 +24,8 @@ class ColumnRows final : public TextRows {
              ColumnContent content = ColumnContent::kText);
 
   [[nodiscard]] std::int64_t num_parts() const override { return std::ssize(parts_); }
-  // Reports as problems nulls, bytes that are not UTF-8, and damaged rows.
+  // Reports as problems nulls (with ColumnContent::kJson they are the JSON null), bytes that are not UTF-8, and damaged
+  // rows.
   void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override;
   [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;
   [[nodiscard]] std::string name() const override;

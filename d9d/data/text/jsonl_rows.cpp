@@ -15,12 +15,17 @@ namespace d9d {
 namespace {
 
 // Makes a row that points into `object`, which must outlive it. The row has a problem if a column is missing or its
-// value is not a string. With kJson, values that are not strings are replaced by their JSON texts first.
+// value is not a string. With kJson, values that are not strings are replaced by their JSON texts first, and a column
+// behind the first that is missing has the text "null".
 TextRow row_of(nlohmann::ordered_json& object, const std::vector<std::string>& columns, ColumnContent content) {
   TextRow row;
   if (!object.is_object()) return {.problem = cat("JSON that is no object but ", object.type_name())};
   for (const std::string& column : columns) {
     const auto found = object.find(column);
+    if (found == object.end() && content == ColumnContent::kJson && !row.columns.empty()) {
+      row.columns.emplace_back("null");
+      continue;
+    }
     if (found == object.end()) return {.problem = cat("no column '", column, "'")};
     if (content == ColumnContent::kJson && !found->is_string()) *found = found->dump();
     if (!found->is_string()) return {.problem = cat(found->type_name(), " instead of text in column '", column, "'")};

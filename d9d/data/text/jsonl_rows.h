@@ -30,7 +30,8 @@ class JsonlRows final : public TextRows {
 
   [[nodiscard]] std::int64_t num_parts() const override { return std::ssize(parts_); }
   // Reports as a problem a line that is not a JSON object or not UTF-8, lacks a column, or has a value other than a
-  // string in it. With ColumnContent::kJson, any value is accepted, but not a line that is nested too deeply.
+  // string in it. With ColumnContent::kJson, any value is accepted, but not a line that is nested too deeply; columns
+  // behind the first may be missing.
   void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override;
   [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;  // row: the line's byte offset
   [[nodiscard]] std::string name() const override;

@@ -27,7 +27,7 @@ struct TextRow {
 // The content of columns, and how a TextRow represents it.
 enum class ColumnContent {
   kText,  // strings
-  kJson,  // any value, as JSON; strings must be JSON already
+  kJson,  // any value, as JSON; strings must be JSON already; fields of structs that are null are left out
 };
 
 // Returns the first position in [from, to) at which `text` can be split for tokenising, or `to`:

@@ -71,12 +71,28 @@ TEST_F(Chat, Of_a_template_of_ones_own_has_tools_and_targets) {
   const EncodedRow row = encoder.encode_row(columns, {});
   EXPECT_EQ(row.problem, "");
   EXPECT_EQ(text_of(row, {0, std::ssize(row.tokens)}),
-            "[{\"name\": \"f\"}][user:a]\n[assistant:b[{\"z\": 1, \"a\": 2}]]\n");
+            "[{\"name\": \"f\", \"description\": null}][user:a]\n[assistant:b[{\"z\": 1, \"a\": 2}]]\n");
   ASSERT_EQ(std::ssize(row.targets.value()), 1);
   EXPECT_EQ(text_of(row, row.targets->front()), R"(b[{"z": 1, "a": 2}]])");
   const std::string_view refused = R"([{"role": "user", "content": "a"}])";
   EXPECT_THAT(encoder.encode_row({&refused, 1}, {}).problem,
               HasSubstr("the assistant says nothing, of the roles user"));
+}
+
+TEST_F(Chat, Tells_that_no_conversation_has_tools) {
+  const auto jinja = std::make_shared<const JinjaTemplate>(
+      JinjaSource{.text = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+                  .place = "own.jinja"});
+  const ChatEncoder encoder(tokenizer(), ChatRenderer(jinja));
+  const auto add = [&](std::string_view tools) {
+    const std::vector<std::string_view> columns = {R"([{"role": "assistant", "content": "b"}])", tools};
+    EXPECT_EQ(encoder.encode_row(columns, {}).problem, "");
+  };
+  EXPECT_EQ(encoder.remark(), "");
+  add("null");
+  EXPECT_THAT(encoder.remark(), HasSubstr("no conversation has tools in tools_column"));
+  add(R"([{"name": "f"}])");
+  EXPECT_EQ(encoder.remark(), "");
 }
 
 TEST_F(Chat, Tells_which_keys_of_messages_the_template_does_not_read) {

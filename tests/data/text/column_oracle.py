@@ -33,7 +33,8 @@ chats = [[{"role": role, "content": random.choice(texts), "name": random.choice(
           ("user", "assistant")[:random.randrange(3)]] for _ in range(400)]
 rows_of_chats = pa.table({"before": texts[:400], "nested": [{"a": i, "b": [i, i]} for i in range(400)],
                           "chats": chats, "json": [json.dumps(chat) for chat in chats],
-                          "day": pa.array([0] * 400, pa.date32())})
+                          "day": pa.array([0] * 400, pa.date32()), "nulls": pa.nulls(400),
+                          "tools": [None, [], [{"name": "f", "strict": None}], [{"name": "g", "strict": True}]] * 100})
 # Types that JSON lacks, in fields beside the texts of messages.
 rich = {"content": "a", "at": datetime.datetime(2024, 5, 6, 7, 8, 9), "day": datetime.date(2024, 5, 6), "score": 0.5, "votes": -3,
         "flags": 200, "bytes": b"x", "tags": {"k": "v"}}

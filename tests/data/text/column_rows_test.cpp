@@ -15,6 +15,7 @@ namespace d9d::column_rows_test {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -91,12 +92,20 @@ TEST_F(ColumnFiles, Have_lists_and_structs_as_JSON) {
   for (const auto& [name, format] :
        {std::pair("chats.parquet", ColumnFormat::kParquet), std::pair("chats.arrow", ColumnFormat::kArrow)}) {
     for (const auto* column : {"chats", "json"}) {
-      nlohmann::json chats = nlohmann::json::array();
+      nlohmann::json chats = nlohmann::json::array(), expected = written().at("chats");
       for (const auto& text : rows_of({folder() / name}, format, column, ColumnContent::kJson)) {
         chats.push_back(nlohmann::json::parse(text));
       }
-      EXPECT_EQ(chats, written().at("chats")) << name << column;
+      for (nlohmann::json& chat : expected) {
+        for (nlohmann::json& message : chat) {  // a column of structs has a null for each key that another row has
+          if (message["name"].is_null() && column == std::string_view("chats")) message.erase("name");
+        }
+      }
+      EXPECT_EQ(chats, expected) << name << column;
     }
+    const Texts tools = rows_of({folder() / name}, format, "tools", ColumnContent::kJson);
+    EXPECT_THAT(Texts(tools.begin(), tools.begin() + 3), ElementsAre("null", "[]", R"([{"name":"f"}])"));
+    EXPECT_THAT(rows_of({folder() / name}, format, "nulls", ColumnContent::kJson), Each("null"));
     EXPECT_EQ(rows_of({folder() / name}, format, "nested", ColumnContent::kJson)[7], R"({"a":7,"b":[7,7]})");
     EXPECT_THAT(error_of(name, format, "day", ColumnContent::kJson),
                 HasSubstr("date32[day] instead of lists and structs of texts in column 'day'"));
@@ -109,10 +118,9 @@ TEST_F(ColumnFiles, Have_lists_and_structs_as_JSON) {
     EXPECT_EQ(rich["flags"], 200);
     EXPECT_TRUE(rich["bytes"].is_string() && rich["tags"].is_string());
   }
-  EXPECT_THAT(
-      rows_of({folder() / "bad_chats.parquet"}, ColumnFormat::kParquet, "chats", ColumnContent::kJson),
-      ElementsAre(R"([{"content":"ok"}])", AllOf(HasSubstr("row 1 of"), HasSubstr("not UTF-8 in column 'chats'")),
-                  AllOf(HasSubstr("row 2 of"), HasSubstr("null instead of text"))));
+  EXPECT_THAT(rows_of({folder() / "bad_chats.parquet"}, ColumnFormat::kParquet, "chats", ColumnContent::kJson),
+              ElementsAre(R"([{"content":"ok"}])",
+                          AllOf(HasSubstr("row 1 of"), HasSubstr("not UTF-8 in column 'chats'")), "null"));
 }
 
 TEST_F(ColumnFiles, Are_read_in_parts_of_row_groups_and_batches) {

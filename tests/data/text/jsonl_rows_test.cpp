@@ -40,6 +40,10 @@ TEST_F(JsonLines, Have_values_as_JSON_where_they_are_asked_for) {
   const auto path = write("a.jsonl", "{\"m\": [{\"b\": 1, \"a\": \"\u00e9\"}]}\n{\"m\": \"[2]\"}\n{\"m\": null}\n{}");
   EXPECT_THAT(lines_of(JsonlRows({path}, {"m"}, JsonlRows::kPartBytes, ColumnContent::kJson)),
               ElementsAre("[{\"b\":1,\"a\":\"é\"}]", "[2]", "null", HasSubstr("no column 'm'")));
+  const auto pairs =
+      write("b.jsonl", "{\"m\": [1]}\n{\"m\": [2], \"t\": null}\n{\"m\": [3], \"t\": [4]}\n{\"t\": [5]}");
+  EXPECT_THAT(lines_of(JsonlRows({pairs}, {"m", "t"}, JsonlRows::kPartBytes, ColumnContent::kJson)),
+              ElementsAre("[1]|null", "[2]|null", "[3]|[4]", HasSubstr("no column 'm'")));
 }
 
 // A recursive parser would overflow the stack.

@@ -56,6 +56,7 @@ nlohmann::ordered_json value_of(const arrow::Array& array, std::int64_t row, boo
       const auto& fields = static_cast<const arrow::StructArray&>(array);
       nlohmann::ordered_json object = nlohmann::ordered_json::object();
       for (int i = 0; i < fields.num_fields(); ++i) {
+        if (is_null_at(*fields.field(i), row)) continue;  // a key that other rows have
         object[array.type()->field(i)->name()] = value_of(*fields.field(i), row, is_valid);
       }
       return object;

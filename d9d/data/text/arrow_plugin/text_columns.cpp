@@ -103,9 +103,10 @@ std::string problem_at(const arrow::Array& array, std::int64_t row, const std::s
 }
 
 // Returns the value as text, which points into the array or into `kept`. Sets `problem` if there is one.
-std::string_view value_at(const arrow::Array& array, std::int64_t row, const std::string& name, std::string& kept,
-                          std::string& problem) {
-  if (is_text(*array.type()) || is_null_at(array, row)) {
+std::string_view value_at(const arrow::Array& array, std::int64_t row, const std::string& name, ColumnContent content,
+                          std::string& kept, std::string& problem) {
+  if (content == ColumnContent::kJson && is_null_at(array, row)) return "null";
+  if (is_text(*array.type())) {
     problem = problem_at(array, row, name);
     return problem.empty() ? text_at(array, row) : std::string_view();
   }
@@ -157,7 +158,7 @@ void read_rows(const arrow::ArrayVector& columns, const ColumnRequest& request, 
   for (std::int64_t row = 0; row < num_rows; ++row) {
     TextRow text{.row = first_row + row};
     for (std::size_t i = 0; i < columns.size() && text.problem.empty(); ++i) {
-      text.columns.push_back(value_at(*columns[i], row, request.columns[i], kept[i], text.problem));
+      text.columns.push_back(value_at(*columns[i], row, request.columns[i], request.content, kept[i], text.problem));
     }
     if (!text.problem.empty()) text.columns.clear();
     each(text);
