@@ -109,6 +109,8 @@ def data_rows():
         "data[jsonl].prompt_column": tests(kinds, "Do_not_predict_the_prompts_of_pairs"),
         "data[jsonl].messages_column": tests(kinds, "Predict_what_the_assistant_of_a_conversation_says"),
         "data[jsonl].chat_template": tests(kinds, "Predict_what_the_assistant_of_a_conversation_says"),
+        "data[jsonl].chat_template_kwargs": tests("tests/tokenizer/chat/chat_renderer_test.cpp",
+                                                  "Have_the_variables_that_options_give"),
         "data[jsonl].tools_column": tests("tests/tools/tokenize_test.py",
                                           "test_conversations_have_the_ids_and_masks_of_transformers"),
         "data[jsonl].python": tests("tests/tokenizer/chat/chat_renderer_test.cpp",

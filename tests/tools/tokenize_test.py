@@ -81,9 +81,14 @@ class Tokenize(unittest.TestCase):
         chats = [{"chat": [{"role": "user", "content": text}, {"role": "assistant", "content": text[::-1], "tool_calls": calls},
                            {"role": "tool", "content": "3"}, {"role": "assistant", "content": text}], "uses": tools}
                  for text in TEXTS[:40]]
+        chats[3:5] = [{"chat": chats[3]["chat"][3:]}, {"chat": chats[4]["chat"][3:], "uses": None}]  # without tools
         (self.root / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
-        arguments = [self.root / "chats.jsonl", "--tokenizer", folder / "tokenizer.json", "--messages-column=chat",
-                     "--tools-column=uses", f"--python={sys.executable}"]
+        # Structs have a null for each key that another row has.
+        pa.parquet.write_table(pa.Table.from_pylist(chats), self.root / "chats.parquet", row_group_size=7)
+        pa.parquet.write_table(pa.Table.from_pylist([{**chat, "uses": None} for chat in chats]), self.root / "none.parquet")
+        flags = ["--tokenizer", folder / "tokenizer.json", "--messages-column=chat", "--tools-column=uses",
+                 f"--python={sys.executable}"]  # fmt: skip
+        arguments = [self.root / "chats.jsonl", *flags]
         output = self.run_program(self.root / "chats", *arguments, "--show=2", "--num-proc=2")
         self.assertEqual(output.count("what is learned between ⟦ and ⟧"), 2)
         self.assertIn(f"user: {TEXTS[0]}\nassistant: ⟦{TEXTS[0][::-1]}", output)
@@ -95,13 +100,25 @@ class Tokenize(unittest.TestCase):
         of_chats = np.fromfile(self.root / "chats/target_offsets.bin", "<i8")
         expected = []
         for i, chat in enumerate(chats):
-            theirs = own.apply_chat_template(chat["chat"], tools=chat["uses"], return_dict=True, return_assistant_tokens_mask=True)
+            theirs = own.apply_chat_template(chat["chat"], tools=chat.get("uses"), return_dict=True, return_assistant_tokens_mask=True)
             mask = np.zeros(len(theirs["input_ids"]), int)
             for first, last in ranges[of_chats[i] : of_chats[i + 1]]:
                 mask[first:last] = 1
             self.assertEqual(mask.tolist(), theirs["assistant_masks"], chat)
             expected += theirs["input_ids"]
         self.assertEqual(ids.tolist(), expected)
+        self.run_program(self.root / "of_parquet", self.root / "chats.parquet", *flags)
+        for name in ("tokens", "targets", "target_offsets"):
+            self.assertEqual((self.root / f"of_parquet/{name}.bin").read_bytes(), (self.root / f"chats/{name}.bin").read_bytes(), name)
+        self.assertIn("no conversation has tools", self.run_program(self.root / "no_tools", self.root / "none.parquet", *flags))
+
+        kwargs = {"style": {"é": [1, None], "a": 2.0}, "eos_token": "!"}
+        (folder / "chat_template.jinja").write_text("{{ style | tojson if style is defined }}" + template)
+        output = self.run_program(self.root / "kwargs", *arguments, "--show=1", "--chat-template-kwargs", json.dumps(kwargs))
+        self.assertIn('{"é": [1, null], "a": 2.0}' + json.dumps(tools, ensure_ascii=False) + "user: ", output)
+        self.assertIn(f"assistant: ⟦{TEXTS[0]}!⟧\n", output)
+        self.assertIn("--chat-template-kwargs: line 1", self.run_program(self.root / "no_json", *arguments,
+                                                                         "--chat-template-kwargs=style", code=1))  # fmt: skip
 
         (folder / "chat_template.jinja").write_text(template.replace("'assistant'", "'user'"))
         self.assertIn("around what the user says", self.run_program(self.root / "wrong", *arguments, code=1))

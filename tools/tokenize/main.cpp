@@ -55,6 +55,7 @@ void run(int argc, const char* const* argv) {
   };
   const d9d::TokenizedManifest made = d9d::tokenize_rows(*rows.rows, *rows.encoder, tokenize, target);
   bar.finish();
+  if (const std::string remark = rows.encoder->remark(); !remark.empty()) std::cerr << "tokenize: " << remark << "\n";
   if (made.num_skipped > 0) {
     std::cerr << "tokenize: skipped " << made.num_skipped << " bad rows, the first: " << made.first_skipped << "\n";
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/json_text.h"
 #include "d9d/base/config/load_config.h"
 #include "d9d/base/config/record_json.h"
 
@@ -33,6 +34,7 @@ or a folder of Hugging Face datasets; all of one kind.
   --messages-column NAME    of conversations, in which what the assistant says is learned; instead of both
   --tools-column NAME       of their tools
   --chat-template NAME|FILE a family, or a file with a Jinja template; default: the template beside the tokenizer
+  --chat-template-kwargs JSON   variables of the template: '{"enable_thinking": false}'
   --python FILE             with the package jinja2, for templates of no family
   --show N                  prints the first N documents, what is learned between ⟦ and ⟧
   --split NAME              of folders; default: train
@@ -41,10 +43,21 @@ or a folder of Hugging Face datasets; all of one kind.
   --kind text|jsonl|parquet|arrow   of SOURCE, where its name does not say it
 )";
 constexpr const char* kSeeHelp = ". See --help.";
-constexpr std::string_view kFlags[] = {
-    "tokenizer",       "end_of_document", "add_special_tokens", "column", "prompt_column",
-    "messages_column", "tools_column",    "chat_template",      "python", "show",
-    "split",           "bad_rows",        "num_proc",           "kind"};
+constexpr std::string_view kFlags[] = {"tokenizer",
+                                       "end_of_document",
+                                       "add_special_tokens",
+                                       "column",
+                                       "prompt_column",
+                                       "messages_column",
+                                       "tools_column",
+                                       "chat_template",
+                                       "chat_template_kwargs",
+                                       "python",
+                                       "show",
+                                       "split",
+                                       "bad_rows",
+                                       "num_proc",
+                                       "kind"};
 
 std::string flag_of(std::string key) {
   std::ranges::replace(key, '_', '-');
@@ -91,7 +104,13 @@ std::size_t add_flag(const std::vector<std::string>& arguments, std::size_t i, J
   D9D_CHECK(equals != std::string::npos || i + 1 < arguments.size(), UsageError, "[tokenize] expected a value behind ",
             flag, ", got none", kSeeHelp);
   const std::string value = equals == std::string::npos ? arguments[i + 1] : argument.substr(equals + 1);
-  source[key] = key == "num_proc" || key == "show" ? Json(number_of(value, flag)) : Json(value);
+  if (key == "num_proc" || key == "show") {
+    source[key] = number_of(value, flag);
+  } else if (key == "chat_template_kwargs") {
+    source[key] = parse_json_text(value, flag);
+  } else {
+    source[key] = value;
+  }
   return equals == std::string::npos ? 2 : 1;
 }
 

@@ -63,8 +63,9 @@ class PathType final : public ValueType {
   Json schema(const Range&) const override { return {{"type", "string"}}; }
 };
 
-class AnyType final : public ScalarType<nlohmann::json> {
-  nlohmann::json read(const Json& json, const ConfigPath&, const Range&) const override { return json; }
+template <class Any>
+class AnyType final : public ScalarType<Any> {
+  Any read(const Json& json, const ConfigPath&, const Range&) const override { return json; }
   Json schema(const Range&) const override { return Json::object(); }
 };
 
@@ -97,7 +98,12 @@ const ValueType& json_type<std::filesystem::path>() {
 }
 template <>
 const ValueType& json_type<nlohmann::json>() {
-  static const AnyType type;
+  static const AnyType<nlohmann::json> type;
+  return type;
+}
+template <>
+const ValueType& json_type<Json>() {
+  static const AnyType<Json> type;
   return type;
 }
 

@@ -44,6 +44,8 @@ template <>
 const ValueType& json_type<std::filesystem::path>();
 template <>
 const ValueType& json_type<nlohmann::json>();  // any JSON value
+template <>
+const ValueType& json_type<Json>();  // any JSON value, with the keys of objects in their order
 
 // An enum, represented by its listed names.
 class EnumType : public ValueType {

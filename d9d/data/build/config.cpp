@@ -8,10 +8,20 @@
 namespace d9d {
 
 void ColumnsConfig::validate(const ConfigPath& path) const {
+  D9D_CHECK(chat_template_kwargs.is_object(), ConfigError, path,
+            "expected an object as chat_template_kwargs, such as {\"enable_thinking\": false}, got ",
+            chat_template_kwargs.dump(), ". Correct it.");
+  for (const char* const own : {"messages", "tools", "add_generation_prompt"}) {
+    D9D_CHECK(!chat_template_kwargs.contains(own), ConfigError, path,
+              "expected variables in chat_template_kwargs that rows do not set, got \"", own, "\". Remove it.");
+  }
   if (!messages_column) {
-    D9D_CHECK(!chat_template && !tools_column && !python, ConfigError, path, "expected messages_column with ",
+    const bool has_kwargs = !chat_template_kwargs.empty();
+    D9D_CHECK(!chat_template && !tools_column && !python && !has_kwargs, ConfigError, path,
+              "expected messages_column with ",
               chat_template  ? "chat_template"
               : tools_column ? "tools_column"
+              : has_kwargs   ? "chat_template_kwargs"
                              : "python",
               ", got none. Name the column.");
     return;

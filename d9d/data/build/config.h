@@ -14,6 +14,8 @@
 #include <variant>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "d9d/base/record.h"
 #include "d9d/data/build/auto_data_config.h"
 #include "d9d/data/build/reference_config.h"
@@ -55,11 +57,15 @@ struct ColumnsConfig {
   // Instead of the two columns above: a column of conversations, which are lists of {"role", "content"}. Only the
   // tokens of the assistant are predicted.
   std::optional<std::string> messages_column = {};
-  // The column of the tools of a conversation, a list of their JSON schemas.
+  // The column of the tools of a conversation, a list of their JSON schemas. Null, an empty list, and in JSON lines no
+  // such key: a conversation without tools.
   std::optional<std::string> tools_column = {};
   // How conversations are written: a family (chatml, qwen2, qwen2.5, qwen3, llama3, llama3.2) or a file with a Jinja
   // template; unset: the template beside the tokenizer.
   std::optional<std::string> chat_template = {};
+  // Variables of the chat template in all conversations, as apply_chat_template of transformers takes them:
+  // {"enable_thinking": false}.
+  nlohmann::ordered_json chat_template_kwargs = nlohmann::ordered_json::object();
   // Interpreter with the package jinja2, for templates of no family; unset: that of d9d's source folder.
   std::optional<std::string> python = {};
   TokenizationConfig tokenization = {};
@@ -72,7 +78,8 @@ struct ColumnsConfig {
         required("paths", &Data::paths), defaulted("column", &Data::column),
         defaulted("prompt_column", &Data::prompt_column), defaulted("messages_column", &Data::messages_column),
         defaulted("tools_column", &Data::tools_column), defaulted("chat_template", &Data::chat_template),
-        defaulted("python", &Data::python), flattened(&Data::tokenization));
+        defaulted("chat_template_kwargs", &Data::chat_template_kwargs), defaulted("python", &Data::python),
+        flattened(&Data::tokenization));
   }
 };
 

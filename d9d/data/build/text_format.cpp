@@ -15,6 +15,14 @@ TextFormat format_of(const TokenizationConfig& config) {
           .end_of_document = config.end_of_document};
 }
 
+ChatRendererOptions chat_options(const ColumnsConfig& conversations) {
+  const nlohmann::ordered_json& kwargs = conversations.chat_template_kwargs;
+  return {.tokenizer = *conversations.tokenization.tokenizer,
+          .chat_template = conversations.chat_template,
+          .template_kwargs = kwargs.empty() ? "" : kwargs.dump(),
+          .python = conversations.python};
+}
+
 std::optional<TextFormat> format_of_source(const TextSource& source) { return format_of(source.tokenization); }
 std::optional<TextFormat> format_of_source(const TokensSource&) { return std::nullopt; }
 std::optional<TextFormat> format_of_source(const MegatronSource&) { return std::nullopt; }
@@ -22,7 +30,7 @@ template <class Source>
 requires requires(const Source& source) { source.columns; }
 std::optional<TextFormat> format_of_source(const Source& source) {
   TextFormat format = format_of(source.columns.tokenization);
-  if (source.columns.messages_column) format.chat = chat_renderer_of(source.columns);
+  if (source.columns.messages_column) format.chat = chat_options(source.columns);
   return format;
 }
 
@@ -31,11 +39,20 @@ std::optional<TextFormat> format_of_data(const DataOf<Source>& data) {
   return format_of_source(data.source);
 }
 
+// Whether two sources turn text into the same tokens: what they name differently may write the same.
+bool are_alike(const TextFormat& one, const TextFormat& other) {
+  if (one == other) return true;
+  TextFormat with_chat_of_one = other;
+  with_chat_of_one.chat = one.chat;
+  if (!one.chat || !other.chat || one != with_chat_of_one) return false;
+  return chat_renderer(*one.chat) == chat_renderer(*other.chat);
+}
+
 std::optional<TextFormat> format_of_data(const MixtureDataConfig& data) {
   std::optional<TextFormat> common;
   for (const MixedSourceConfig& mixed : data.sources) {
     const auto format = std::visit([](const auto& source) { return format_of_source(source); }, mixed.source);
-    if (!format || (common && *common != *format)) return std::nullopt;
+    if (!format || (common && !are_alike(*common, *format))) return std::nullopt;
     common = format;
   }
   return common;
@@ -101,18 +118,12 @@ std::shared_ptr<const TextEncoder> encoder_of(const TokenizationConfig& config) 
 std::shared_ptr<const TextEncoder> encoder_of(const ColumnsConfig& columns) {
   if (!columns.messages_column) return encoder_of(columns.tokenization);
   check_tokenizer_file(*columns.tokenization.tokenizer);
-  return std::make_shared<const ChatEncoder>(*columns.tokenization.tokenizer, chat_renderer_of(columns));
+  return std::make_shared<const ChatEncoder>(*columns.tokenization.tokenizer, chat_renderer(chat_options(columns)));
 }
 
 std::optional<std::string> end_token(const ChatRenderer& chat, const Tokenizer& tokenizer) {
   std::string end = chat.end_of_answer();
   return tokenizer.token_to_id(end) ? std::optional(std::move(end)) : std::nullopt;
-}
-
-ChatRenderer chat_renderer_of(const ColumnsConfig& conversations) {
-  return chat_renderer({.tokenizer = *conversations.tokenization.tokenizer,
-                        .chat_template = conversations.chat_template,
-                        .python = conversations.python});
 }
 
 }  // namespace d9d

@@ -22,13 +22,13 @@ struct TextFormat {
   std::optional<std::filesystem::path> tokenizer = {};  // unset: tokens are bytes
   bool add_special_tokens = false;
   std::optional<std::string> end_of_document = {};
-  std::optional<ChatRenderer> chat = {};  // if rows are conversations
+  std::optional<ChatRendererOptions> chat = {};  // of chat_renderer(), if rows are conversations
 
   friend bool operator==(const TextFormat&, const TextFormat&) = default;
 };
 
 // Returns the format that all sources have in common; nullopt for files of token ids, and for mixtures whose sources
-// differ. Throws the errors of chat_renderer().
+// differ. Throws the errors of chat_renderer() where it compares how sources write conversations.
 [[nodiscard]] std::optional<TextFormat> text_format(const DataConfig& config);
 
 // text_format() of one source returns its format, nullopt for token ids; text_formats() returns the formats of all
@@ -51,8 +51,5 @@ void check_tokenizer_file(const std::filesystem::path& path);
 
 // Returns the token that ends an answer; nullopt if answers end with something else.
 [[nodiscard]] std::optional<std::string> end_token(const ChatRenderer& chat, const Tokenizer& tokenizer);
-
-// Returns the renderer of a source of conversations. Throws the errors of chat_renderer().
-[[nodiscard]] ChatRenderer chat_renderer_of(const ColumnsConfig& conversations);
 
 }  // namespace d9d

@@ -97,18 +97,19 @@ struct EndTokens {
   std::vector<std::int64_t> ids;
 };
 
-EndTokens ends_of(const std::vector<TextFormat>& formats, const std::optional<Tokenizer>& tokenizer) {
+// chats: the renderer of each format that has one.
+EndTokens ends_of(const std::vector<TextFormat>& formats, const std::vector<std::optional<ChatRenderer>>& chats,
+                  const std::optional<Tokenizer>& tokenizer) {
   EndTokens ends;
   const auto add = [&](const std::string& token) {
     if (std::ranges::find(ends.texts, token) != ends.texts.end()) return;
     ends.texts.push_back(token);
     ends.ids.push_back(id_of(token, tokenizer));
   };
-  for (const TextFormat& format : formats) {
-    const std::optional<std::string> answer =
-        format.chat && tokenizer ? end_token(*format.chat, *tokenizer) : std::nullopt;
+  for (std::size_t i = 0; i < formats.size(); ++i) {
+    const std::optional<std::string> answer = chats[i] && tokenizer ? end_token(*chats[i], *tokenizer) : std::nullopt;
     if (answer) add(*answer);
-    if (format.end_of_document) add(*format.end_of_document);
+    if (formats[i].end_of_document) add(*formats[i].end_of_document);
   }
   return ends;
 }
@@ -217,7 +218,11 @@ Files tokenizer_files(const DistContext& context, const DataConfig& data, const 
   }
   const std::optional<Tokenizer> tokenizer =
       path ? std::optional(Tokenizer::from_json(files[kTokenizer], path->string())) : std::nullopt;
-  const EndTokens ends = ends_of(formats, tokenizer);
+  std::vector<std::optional<ChatRenderer>> chats;
+  for (const TextFormat& format : formats) {
+    chats.push_back(format.chat ? std::optional(chat_renderer(*format.chat)) : std::nullopt);
+  }
+  const EndTokens ends = ends_of(formats, chats, tokenizer);
   if (!files.contains(kTokenizerConfig)) {
     files[kTokenizerConfig] = made_tokenizer_config(ends, tokenizer, options.max_positions);
   }
@@ -227,8 +232,8 @@ Files tokenizer_files(const DistContext& context, const DataConfig& data, const 
   const std::string generation = generation_config(
       published == folders.end() ? json::object() : read_object(*published / kGenerationConfig), ends);
   if (generation != "{}\n") files[kGenerationConfig] = generation;
-  for (const TextFormat& format : formats) {
-    if (format.chat) add_template(*format.chat, files, context);
+  for (const auto& chat : chats) {
+    if (chat) add_template(*chat, files, context);
   }
   return files;
 }

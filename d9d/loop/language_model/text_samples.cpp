@@ -22,17 +22,18 @@ TextFormat format_of(const TextSamplesConfig& config, const DataConfig& data) {
   return *format;
 }
 
+// chat: if prompts are what a user says; it may be null without a tokenizer.
 std::vector<std::uint32_t> prompt_ids(const std::string& prompt, const TextFormat& format,
-                                      const std::optional<Tokenizer>& tokenizer) {
+                                      const std::optional<Tokenizer>& tokenizer, const ChatRenderer* chat) {
   if (!tokenizer) {
     std::vector<std::uint32_t> ids;
     for (const char byte : prompt) ids.push_back(static_cast<unsigned char>(byte));
     return ids;
   }
-  if (!format.chat) return tokenizer->encode(prompt, {.add_special_tokens = format.add_special_tokens}).ids;
+  if (chat == nullptr) return tokenizer->encode(prompt, {.add_special_tokens = format.add_special_tokens}).ids;
   const nlohmann::json question = {{{"role", "user"}, {"content", prompt}}};
   const ChatOptions options{.add_generation_prompt = true};
-  return encode_chat(*tokenizer, format.chat->render(question.dump(), /*tools=*/{}, options)).ids;
+  return encode_chat(*tokenizer, chat->render(question.dump(), /*tools=*/{}, options)).ids;
 }
 
 }  // namespace
@@ -50,17 +51,15 @@ TextSamples::TextSamples(const TextSamplesConfig& config, const DataConfig& data
             ". Take the tokenizer that belongs to the model.");
   check_token_choice({.temperature = config.temperature, .top_k = config.top_k, .top_p = config.top_p}, "sample");
   for (const std::string& prompt : config.prompts) {
-    prompts_.push_back(prompt_ids(prompt, format, tokenizer_));
+    prompts_.push_back(prompt_ids(prompt, format, tokenizer_, chat ? &*chat : nullptr));
     D9D_CHECK(!prompts_.back().empty(), ConfigError,
               "[loop::TextSamples] expected prompts of at least one token in sample.prompts, got '", prompt,
               "'. Write a beginning.");
   }
   for (const std::string& token : config.stop_at) stop_ids_.push_back(id_of(token));
   if (format.end_of_document) stop_ids_.push_back(id_of(*format.end_of_document));
-  if (format.chat && tokenizer_) {
-    const std::optional<std::string> end = end_token(*format.chat, *tokenizer_);
-    if (end) stop_ids_.push_back(id_of(*end));
-  }
+  const std::optional<std::string> end = chat && tokenizer_ ? end_token(*chat, *tokenizer_) : std::nullopt;
+  if (end) stop_ids_.push_back(id_of(*end));
 }
 
 std::int64_t TextSamples::id_of(std::string_view token) const {

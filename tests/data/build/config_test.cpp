@@ -75,6 +75,11 @@ TEST(DataConfig, Of_conversations_has_a_tokenizer_and_no_column_of_texts) {
   EXPECT_THAT(error(R"("kind": "jsonl", "paths": ["a"], "tools_column": "t", "sequence_length": 8,
       "global_batch_size": 1, "microbatch_size": 1, "num_workers": 0)"),
               HasSubstr("expected messages_column with tools_column"));
+  const auto of_kwargs = [&](const std::string& kwargs) {
+    return error(source + R"(, "tokenizer": "t", "chat_template_kwargs": )" + kwargs);
+  };
+  EXPECT_THAT(of_kwargs("true"), HasSubstr("expected an object as chat_template_kwargs"));
+  EXPECT_THAT(of_kwargs(R"({"tools": []})"), HasSubstr("that rows do not set, got \"tools\""));
 }
 
 TEST(DataConfig, Without_a_kind_is_the_record_of_a_dataset) {

@@ -94,7 +94,7 @@ TEST_F(GraphPipelineCuda, With_frozen_layers_and_buckets_train_as_without) {
 TEST_F(GraphPipelineCuda, With_adapters_train_as_without) {
   const auto params = [](double dropout) { return LoraParams{.r = 2, .alpha = 4.0, .dropout = dropout}; };
   const LoraConfig of_experts{".*_proj", {.r = 8, .alpha = 4.0}};
-  expect_same_bits({.has_experts = true, .dtype = at::kBFloat16, .adapters = of_experts});
+  expect_same_bits({.has_experts = true, .adapters = of_experts, .dtype = at::kBFloat16});
   expect_same_bits({.adapters = LoraConfig{".*_proj", params(0.1)}});
   expect_same_bits({.adapters = DoraConfig{".*_proj", params(0.1)}});
 }
