@@ -12,8 +12,8 @@ namespace d9d::arrow_plugin {
 // and lists of these. Fields of structs may be of any type; types that JSON does not have, such as times, become
 // strings.
 [[nodiscard]] bool has_json(const arrow::DataType& type);
-// Returns the value at `row` as JSON, with the fields of structs in their order, without those that are null; nullopt if
-// a text is not UTF-8.
+// Returns the value at `row` as JSON, with the fields of structs in their order, without those that are null; nullopt
+// if a text is not UTF-8.
 // Expects a validated array of a type for which has_json() is true.
 [[nodiscard]] std::optional<std::string> json_at(const arrow::Array& array, std::int64_t row);
 

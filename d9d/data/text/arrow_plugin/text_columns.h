@@ -21,8 +21,8 @@ struct FoundColumns {
 [[nodiscard]] FoundColumns find_columns(const arrow::Schema& schema, const ColumnRequest& request);
 
 // Calls each() for the rows of `columns`, which have equal lengths; the first row has the number `first_row`. Rows with
-// a null, which is JSON's where that is asked for, or with bytes that are not UTF-8 have a problem; damaged arrays give a
-// single row with a problem.
+// a null, which is JSON's where that is asked for, or with bytes that are not UTF-8 have a problem; damaged arrays give
+// a single row with a problem.
 void read_rows(const arrow::ArrayVector& columns, const ColumnRequest& request, std::int64_t first_row,
                const std::function<void(const TextRow&)>& each);
 
