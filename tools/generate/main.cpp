@@ -46,7 +46,11 @@ Format format_of(const Options& options, bool needs_chat) {
             file.string(), "'. Put the model's tokenizer.json there.");
   Format format{.tokenizer = d9d::tokenizer_of({.tokenizer = has_tokenizer ? std::optional(file) : std::nullopt}),
                 .has_bytes = !has_tokenizer};
-  if (needs_chat) format.chat = d9d::chat_renderer({.tokenizer = file, .chat_template = options.chat_template});
+  if (needs_chat)
+    format.chat = d9d::chat_renderer({.tokenizer = file,
+                                      .chat_template = options.chat_template,
+                                      .template_kwargs = options.chat_template_kwargs.value_or(""),
+                                      .python = options.python});
   return format;
 }
 

@@ -32,6 +32,8 @@ continued. All prompts of a batch are generated together. Text ends at the model
   --dtype DTYPE          float32, bfloat16, ...; default: float32 on a CPU, bfloat16 on a GPU
   --device cpu|cuda      default: a GPU if there is one
   --chat-template NAME|FILE   a family, or a file with a Jinja template; default: the template beside the tokenizer
+  --chat-template-kwargs JSON   further variables of the template: '{"enable_thinking": false}'
+  --python FILE          with the package jinja2, for templates of no family
   --json                 a line {"text", "ids", "log_probs"} a prompt
 )";
 constexpr const char* kSeeHelp = ". See --help.";
@@ -39,7 +41,7 @@ constexpr const char* kSeeHelp = ". See --help.";
 const std::set<std::string> kNumbers = {"num_tokens", "temperature", "top_k", "top_p", "seed", "batch"};
 const std::set<std::string> kLists = {"stop"};
 const std::set<std::string> kSwitches = {"chat", "json"};
-const std::set<std::string> kTexts = {"prompts", "dtype", "device", "chat_template"};
+const std::set<std::string> kTexts = {"prompts", "dtype", "device", "chat_template", "chat_template_kwargs", "python"};
 
 Json number_of(const std::string& text, const std::string& flag) {
   const Json number = Json::parse(text, nullptr, /*allow_exceptions=*/false);

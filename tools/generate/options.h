@@ -29,6 +29,8 @@ struct Options {
   std::optional<Dtype> dtype = {};     // none: float32 on a CPU, bfloat16 on a GPU
   DeviceChoice device = DeviceChoice::kAuto;
   std::optional<std::string> chat_template = {};
+  std::optional<std::string> chat_template_kwargs = {};  // a JSON object
+  std::optional<std::string> python = {};
   bool json = false;  // rows instead of text
 
   static constexpr auto fields() {
@@ -40,7 +42,9 @@ struct Options {
                            defaulted("top_p", &Options::top_p, greater_than(0)), defaulted("seed", &Options::seed),
                            defaulted("stop", &Options::stop), defaulted("batch", &Options::batch, at_least(1)),
                            defaulted("dtype", &Options::dtype), defaulted("device", &Options::device),
-                           defaulted("chat_template", &Options::chat_template), defaulted("json", &Options::json));
+                           defaulted("chat_template", &Options::chat_template),
+                           defaulted("chat_template_kwargs", &Options::chat_template_kwargs),
+                           defaulted("python", &Options::python), defaulted("json", &Options::json));
   }
 };
 

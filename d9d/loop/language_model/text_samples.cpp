@@ -50,6 +50,7 @@ TextSamples::TextSamples(const TextSamplesConfig& config, const DataConfig& data
             format.tokenizer ? cat("'", format.tokenizer->string(), "'") : "bytes", ", got ", limits.vocabulary_size,
             ". Take the tokenizer that belongs to the model.");
   check_token_choice({.temperature = config.temperature, .top_k = config.top_k, .top_p = config.top_p}, "sample");
+  const std::optional<ChatRenderer> chat = format.chat ? std::optional(chat_renderer(*format.chat)) : std::nullopt;
   for (const std::string& prompt : config.prompts) {
     prompts_.push_back(prompt_ids(prompt, format, tokenizer_, chat ? &*chat : nullptr));
     D9D_CHECK(!prompts_.back().empty(), ConfigError,
