@@ -165,8 +165,9 @@ RandomClockPtr share_random_clock(const DistContext& context, Module& module, co
 }
 
 BuiltStage build_model_stage(const DistContext& context, const TrainerConfig& config, AnyModelProvider& provider,
-                             const PipelineStageInfo& stage, const std::shared_ptr<Module>& shared, bool resumes) {
+                             const PipelineStageInfo& stage, const std::shared_ptr<Module>& shared, StagesOf purpose) {
   Module& module = *shared;
+  const bool resumes = purpose == StagesOf::kResumedJob, is_frozen = purpose == StagesOf::kFrozenCopy;
   check_late_initialized(module);
   BuiltStage built;
   // Before the master dtype and the layout, which adapters get as other parameters do.
@@ -174,7 +175,9 @@ BuiltStage build_model_stage(const DistContext& context, const TrainerConfig& co
     built.injection = inject_peft_into_stage(*method, module);
     if (stage.num_stages == 1) check_patterns({*built.injection});
   }
-  if (const auto& dtype = config.model_stage_factory.master_dtype) keep_parameters_in(shared, to_scalar_type(*dtype));
+  if (is_frozen) module.set_requires_grad(false);
+  const auto& master_dtype = config.model_stage_factory.master_dtype;
+  if (master_dtype && !is_frozen) keep_parameters_in(shared, to_scalar_type(*master_dtype));
   provider.parallelize_model_stage(context, stage, module);
   check_layouts(context, module);
   module.materialize(context.device());
@@ -203,7 +206,7 @@ BuiltStage build_model_stage(const DistContext& context, const TrainerConfig& co
 std::vector<std::shared_ptr<AnyModelStage>> build_model_stages(
     const DistContext& context, const TrainerConfig& config, AnyModelProvider& provider,
     const StagePlacement& placement,
-    const std::function<std::shared_ptr<AnyModelStage>(const PipelineStageInfo&)>& initialize, bool resumes) {
+    const std::function<std::shared_ptr<AnyModelStage>(const PipelineStageInfo&)>& initialize, StagesOf purpose) {
   std::vector<std::shared_ptr<AnyModelStage>> stages;
   std::vector<LoadReport> loaded;
   std::vector<PeftInjection> injections;
@@ -212,14 +215,14 @@ std::vector<std::shared_ptr<AnyModelStage>> build_model_stages(
     stages.push_back(initialize(info));
     const std::shared_ptr<Module>& module = stages.back()->module;
     check_equal_model(context, *module);
-    BuiltStage built = build_model_stage(context, config, provider, info, module, resumes);
+    BuiltStage built = build_model_stage(context, config, provider, info, module, purpose);
     if (built.loaded) loaded.push_back(std::move(*built.loaded));
     if (built.injection) injections.push_back(std::move(*built.injection));
   }
   if (!injections.empty()) check_patterns_of_all(context, injections);
-  if (!loaded.empty()) {
+  if (!loaded.empty() && purpose != StagesOf::kFrozenCopy) {
     warn_of_source_checkpoint(context, config.model_stage_factory, loaded);
-    if (context.is_main_process() && !resumes) {
+    if (context.is_main_process() && purpose == StagesOf::kNewJob) {
       const auto saved = checkpoint_at(*config.model_stage_factory.source_checkpoint);
       if (saved) warn_of_other_adapters(context, *saved, hparams_of(provider));
     }

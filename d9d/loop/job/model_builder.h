@@ -9,6 +9,7 @@
 //   const BuiltStage built = build_model_stage(context, config, provider, info, stage->module);
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -52,26 +53,36 @@ void load_source_adapters(const DistContext& context, Module& module, const Mode
 void warn_of_source_checkpoint(const DistContext& context, const ModelStageFactoryConfig& config,
                                const std::vector<LoadReport>& of_stages);
 
+// What stages are built for.
+enum class StagesOf : std::uint8_t {
+  kNewJob,
+  kResumedJob,  // the job continues from its own checkpoint, which is loaded afterwards
+  // Of the frozen copy of a job's reference (ReferenceWeights): the values of a new job, without master weights, and
+  // nothing is trained. The log does not say again what differs in source_checkpoint.
+  kFrozenCopy,
+};
+
 struct BuiltStage {
   std::optional<LoadReport> loaded;        // of source_checkpoint; none: it was not read
   std::optional<PeftInjection> injection;  // none: the provider has no adapters
 };
 
 // Runs the steps listed at the top of this file for one stage. Collective over the job. module: as
-// ModelProvider::initialize_model_stage() returned it. resumes: the job continues from its own checkpoint;
-// model_stage_factory.source_checkpoint is then read only with checkpoint_only_trainable_parameters, for the frozen
-// parameters, which such a checkpoint lacks. On the meta device no values are set. Throws ConfigError if the model is
+// ModelProvider::initialize_model_stage() returned it. Of a resumed job, model_stage_factory.source_checkpoint is read
+// only with checkpoint_only_trainable_parameters, for the frozen parameters, which its own checkpoint lacks. On the meta
+// device no values are set. Throws ConfigError if the model is
 // one stage and a pattern of adapters matches nothing in it.
 BuiltStage build_model_stage(const DistContext& context, const TrainerConfig& config, AnyModelProvider& provider,
                              const PipelineStageInfo& stage, const std::shared_ptr<Module>& module,
-                             bool resumes = false);
+                             StagesOf purpose = StagesOf::kNewJob);
 
 // Initializes and builds the stages that `placement` gives this rank, in its order, and warns of what does not fit in
 // source_checkpoint. Collective over the job. Throws ConfigError if a pattern of adapters matches nothing in any stage.
-// initialize: the binding's initialize_stage(). resumes: as above.
+// initialize: the binding's initialize_stage().
 [[nodiscard]] std::vector<std::shared_ptr<AnyModelStage>> build_model_stages(
     const DistContext& context, const TrainerConfig& config, AnyModelProvider& provider,
     const StagePlacement& placement,
-    const std::function<std::shared_ptr<AnyModelStage>(const PipelineStageInfo&)>& initialize, bool resumes = false);
+    const std::function<std::shared_ptr<AnyModelStage>(const PipelineStageInfo&)>& initialize,
+    StagesOf purpose = StagesOf::kNewJob);
 
 }  // namespace d9d

@@ -54,9 +54,10 @@ struct CausalLMProviderConfig {
 };
 
 // Builds each pipeline stage as a DecoderForCausalLM, and distributes its parameters over ranks with
-// parallelize_decoder(). Exports use the tensor names of Hugging Face.
-template <class Parameters>
-class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
+// parallelize_decoder(). Exports use the tensor names of Hugging Face. Types: of the task, with a decoder's inputs and
+// outputs.
+template <class Parameters, class Types = LanguageModelTypes>
+class CausalLMProvider : public ModelProvider<Types> {
  public:
   // model_family: borrowed. files: further files of exports, by name; config.json is added. source_checkpoint: of the
   // job, which exported adapters name. Throws ConfigError for sizes that the family's Hugging Face model cannot have,
@@ -80,12 +81,12 @@ class CausalLMProvider : public ModelProvider<LanguageModelTypes> {
     adapted_export_ = export_of_adapted(config.exported.adapters, *adapted_, plain_, exported_dtype, base);
   }
 
-  ModelStage<LanguageModelTypes> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
+  ModelStage<Types> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
     backbone_ = family.build(sizes, {.stage = stage, .enable_checkpointing = config.checkpointing});
     model_ = make_decoder_for_causal_lm(backbone_, config.head);
     model_->to(to_scalar_type(config.dtype));
     if (config.initializer_range) set_normal_init(*model_, *config.initializer_range);
-    return as_model_stage<LanguageModelTypes>(model_);
+    return as_model_stage<Types>(model_);
   }
 
   std::optional<PeftConfig> adapters() const override { return config.adapters; }

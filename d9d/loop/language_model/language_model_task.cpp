@@ -1,11 +1,10 @@
 #include "d9d/loop/language_model/language_model_task.h"
 
-#include <optional>
+#include <utility>
 
 #include <ATen/ATen.h>
 
-#include "d9d/base/check.h"
-#include "d9d/parallelism/context/parallelize_context_parallel.h"
+#include "d9d/base/ignore_index.h"
 
 namespace d9d {
 
@@ -13,24 +12,12 @@ LanguageModelTask::LanguageModelTask(const DistContext& context, LanguageModelTa
     : positions_(context.mesh(MeshDomain::kBatch).slice({"cp"})), options_(options) {}
 
 ForwardInputs<LanguageModelTypes> LanguageModelTask::build_forward_inputs(const TokenBatch& batch) {
-  const auto here = [&](const at::Tensor& x) { return context_parallel_shard(x, /*dim=*/1, positions_); };
-  const at::Tensor ids = here(batch.input_ids);
-  const at::Tensor labels = here(batch.labels);
-  const std::int64_t length = ids.size(1);
-  std::optional<at::Tensor> real = real_positions(batch, positions_.index() * length, length, ids.device());
-  const std::int64_t num_tokens = real ? real->size(0) : ids.numel();
-  if (!options_.tells_padding) real.reset();
-  D9D_CHECK(!batch.packed || positions_.num_ranks() == 1, ConfigError,
-            "[loop::LanguageModelTask] expected context parallelism of 1 with packed sequences, got ",
-            positions_.num_ranks(), ". Choose the view \"documents\" or \"concatenated\", or another mesh.");
-  return {.input = {ids},
-          .shared = {.sequence = {.position_ids = here(batch.position_ids),
-                                  .hidden_states_agg_mask = std::nullopt,
-                                  .packed = batch.packed,
-                                  .real_positions = std::move(real)},
-                     .head = {labels}},
-          .state = {labels.ne(kIgnoreIndex).sum()},
-          .num_tokens = num_tokens};
+  DecoderInputs inputs = decoder_inputs(batch, positions_, options_);
+  const at::Tensor num_predicted = inputs.shared.head.labels.ne(kIgnoreIndex).sum();
+  return {.input = std::move(inputs.input),
+          .shared = std::move(inputs.shared),
+          .state = {num_predicted},
+          .num_tokens = inputs.num_tokens};
 }
 
 // Divides the sum and not each token's loss. The loop multiplies the result by its weight, num_predicted, so the

@@ -12,6 +12,7 @@
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/core/mesh/device_mesh.h"
 #include "d9d/data/sequences/token_sample.h"
+#include "d9d/loop/language_model/decoder_inputs.h"
 #include "d9d/loop/task/task.h"
 #include "d9d/metrics/aggregates.h"
 #include "d9d/models/decoder/decoder_with_head.h"
@@ -32,12 +33,6 @@ struct LanguageModelTypes {
   using Shared = DecoderForCausalLM::Shared;
   using Output = DecoderOutput<LanguageModellingHead>;
   using State = LanguageModelState;
-};
-
-struct LanguageModelTaskOptions {
-  // Whether layers get SequenceShared::real_positions for microbatches with padding. Models with experts need them. If
-  // false, microbatches that only differ in padding are of one kind for CUDA graphs.
-  bool tells_padding = true;
 };
 
 // The loss of a microbatch is its mean cross-entropy, the weight its number of labels; the loss of a step is thus the

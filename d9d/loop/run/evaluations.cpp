@@ -15,10 +15,10 @@
 #include "d9d/core/device/host_copy.h"
 #include "d9d/core/device/named_range.h"
 #include "d9d/core/error/error_place.h"
-#include "d9d/core/rng/default_generators.h"
 #include "d9d/loop/checkpoint/export_model.h"
 #include "d9d/loop/checkpoint/job_checkpoints.h"
 #include "d9d/loop/step/local_stages.h"
+#include "d9d/loop/step/random_numbers_of_training.h"
 #include "d9d/loop/step/training_stage.h"
 #include "d9d/loop/task/train_events.h"
 #include "d9d/metrics/aggregates.h"
@@ -31,24 +31,6 @@ namespace d9d {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// Training draws the same random numbers after an evaluation as without it.
-class RandomNumbersOfTraining {
- public:
-  explicit RandomNumbersOfTraining(const TrainingJob& job)
-      : clock_(*job.clock), microbatch_(clock_.microbatch), generators_(job.context.device()) {}
-  ~RandomNumbersOfTraining() {
-    clock_.microbatch = microbatch_;
-    generators_.restore();
-  }
-  RandomNumbersOfTraining(const RandomNumbersOfTraining&) = delete;
-  RandomNumbersOfTraining& operator=(const RandomNumbersOfTraining&) = delete;
-
- private:
-  RandomClock& clock_;
-  const RandomMicrobatch microbatch_;
-  const DefaultGenerators generators_;
-};
 
 constexpr const char* kOfAverages = "ema/";  // prefix of values, where the trained weights have values too
 
@@ -124,8 +106,8 @@ std::string text_of(const std::map<std::string, double>& values) {
 }  // namespace
 
 Evaluations::Evaluations(TrainingJob& job, AnyTask& task, AnyModelProvider& model, const EvaluationPacks& packs,
-                         PackReader& training)
-    : job_(job), model_(model), side_(job.context.device()) {
+                         PackReader& training, ReferencePass* reference)
+    : job_(job), model_(model), reference_(reference), side_(job.context.device()) {
   if (job_.config.evaluation.empty()) return;
   executor_.emplace(job.context, forwards_on(job.placement),
                     StageLinksConfig{.method = job.config.pipelining.messages});
@@ -239,6 +221,7 @@ void Evaluations::run_pack(const Set& set, ForwardPack& pack) {
     if (microbatch->loss_weights.empty()) losses_.try_emplace("loss", std::make_shared<MeanMetric>());
     name_loss_means(losses_, microbatch->loss_weights);
   }
+  if (reference_ != nullptr) reference_->run(pack.microbatches, pack.name);
   const EvaluationParts parts{.schedule = job_.schedule, .losses = losses_, .metrics = set.metrics};
   run_forwards<EvaluationStage>(*executor_, *job_.clock, job_.model_stages, pack, parts);
 }

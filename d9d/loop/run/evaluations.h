@@ -2,7 +2,7 @@
 // gradients over packs of a stream of the set's own, and nothing of it remains in training.
 //
 // Example
-//   Evaluations evaluations(job, task, provider, std::move(packs), training_packs);
+//   Evaluations evaluations(job, task, provider, packs, training_packs, /*reference=*/nullptr);
 //   ...                                                                       // a step, JobSchedule::advance()
 //   const EvaluationsOfStep done = evaluations.run_due(gradients, log, interrupt);
 //   if (done.is_best) ...                                                     // save
@@ -25,6 +25,7 @@
 #include "d9d/loop/step/even_packs.h"
 #include "d9d/loop/step/gradient_manager.h"
 #include "d9d/loop/step/pack_reader.h"
+#include "d9d/loop/step/reference_pass.h"
 #include "d9d/loop/step/training_job.h"
 #include "d9d/loop/task/providers.h"
 #include "d9d/loop/task/task.h"
@@ -42,10 +43,11 @@ struct EvaluationsOfStep {
 class Evaluations {
  public:
   // Collective. All arguments are borrowed. training: gives a microbatch to a rank that has none of an evaluation set.
+  // reference: of the task; null: it has none.
   // Throws StateError if a metric of TrainTask::create_metrics() is one that training uses, ConfigError if
   // trainer.evaluation.<set>.best names no metric.
   Evaluations(TrainingJob& job, AnyTask& task, AnyModelProvider& model, const EvaluationPacks& packs,
-              PackReader& training);
+              PackReader& training, ReferencePass* reference);
   Evaluations(const Evaluations&) = delete;
   Evaluations& operator=(const Evaluations&) = delete;
 
@@ -77,6 +79,7 @@ class Evaluations {
 
   TrainingJob& job_;
   AnyModelProvider& model_;
+  ReferencePass* const reference_;
   std::optional<PipelineExecutor> executor_;  // set if there are sets
   const SideStream side_;
   std::map<std::string, Set> sets_;

@@ -1,10 +1,10 @@
 #include "d9d/loop/run/job_builder.h"
 
 #include <chrono>
+#include <functional>
 #include <utility>
 
 #include "d9d/base/check.h"
-#include "d9d/core/error/error_place.h"
 #include "d9d/loop/checks/custom_schedule.h"
 #include "d9d/loop/checks/first_step_checks.h"
 #include "d9d/loop/checks/rank_consistency.h"
@@ -12,6 +12,7 @@
 #include "d9d/loop/graphs/cuda_graph_rules.h"
 #include "d9d/loop/graphs/warm_up.h"
 #include "d9d/loop/job/model_builder.h"
+#include "d9d/loop/job/reference_model.h"
 #include "d9d/loop/language_model/auto_providers.h"
 #include "d9d/loop/measure/auto_schedule.h"
 #include "d9d/loop/run/job_tracker.h"
@@ -34,6 +35,7 @@ nlohmann::json JobBuilder::settings_of_parts() const {
 
 void JobBuilder::check(const TrainerConfig& given) {
   refuse_unsupported(given);
+  check_reference(given, parts_.task);
   refuse_two_schedules(parts_.pipeline_schedule, given.pipelining.schedule);
   context_.set_timeout(std::chrono::seconds(given.timeout.init_timeout));
   check_equal_config(context_, given, settings_of_parts());
@@ -120,10 +122,10 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
   const StagePlacement placement = placement_of(pipeline, context_.mesh(MeshDomain::kRegular).axis_size("pp"));
   check_equal_schedule(context_, pipeline.name, placement);
 
-  const auto model_stages = build_model_stages(
-      context_, config, parts_.model, placement,
-      [&](const PipelineStageInfo& info) { return binding_.initialize_stage(context_, info); },
-      /*resumes=*/saved_.has_value());
+  const std::function<std::shared_ptr<AnyModelStage>(const PipelineStageInfo&)> initialize =
+      [&](const PipelineStageInfo& info) { return binding_.initialize_stage(context_, info); };
+  const auto model_stages = build_model_stages(context_, config, parts_.model, placement, initialize,
+                                               saved_ ? StagesOf::kResumedJob : StagesOf::kNewJob);
   std::vector<std::shared_ptr<Module>> stages;
   for (const auto& stage : model_stages) stages.push_back(stage->module);
   const std::shared_ptr<Module> module = local_stages(stages);
@@ -138,6 +140,14 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
   check_equal_model(context_, *module);  // event handlers may have changed the model
 
   RandomClockPtr clock = share_random_clock(context_, *module, config);
+  auto reference = build_reference({.context = context_,
+                                    .config = config,
+                                    .task = parts_.task,
+                                    .provider = parts_.model,
+                                    .placement = placement,
+                                    .clock = clock,
+                                    .initialize = initialize},
+                                   *module);
   MetricMap metrics = checked_metrics(parts_.task);
   FreezeGuard freeze_guard(module->named_parameters());
   Optimizer optimizer = parts_.optimizer.build_optimizer(context_, trainable_parameters(*module));
@@ -160,6 +170,7 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
           .module = module,
           .model_stages = model_stages,
           .stages = stages,
+          .reference = std::move(reference),
           .pipeline_schedule = pipeline,
           .has_custom_schedule = parts_.pipeline_schedule.has_value(),
           .placement = placement,

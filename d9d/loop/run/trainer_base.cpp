@@ -1,14 +1,28 @@
 #include "d9d/loop/run/trainer_base.h"
 
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "d9d/loop/checkpoint/export_model.h"
 #include "d9d/loop/run/evaluations.h"
 #include "d9d/loop/step/microbatch_runner.h"
+#include "d9d/loop/step/reference_pass.h"
 #include "d9d/loop/task/train_events.h"
 
 namespace d9d {
+
+namespace {
+
+// Those that are trained, and those of a frozen copy.
+std::vector<std::shared_ptr<Module>> all_stages_of(const TrainingJob& job) {
+  std::vector<std::shared_ptr<Module>> stages = job.stages;
+  if (!job.reference) return stages;
+  for (const auto& stage : job.reference->copy) stages.push_back(stage->module);
+  return stages;
+}
+
+}  // namespace
 
 TrainerBase::TrainerBase(const DistContext& context, const TrainerConfig& config, const JobParts& parts,
                          std::unique_ptr<TaskBinding> binding)
@@ -16,7 +30,8 @@ TrainerBase::TrainerBase(const DistContext& context, const TrainerConfig& config
       binding_(std::move(binding)),
       builder_(context, parts_, *binding_),
       job_(builder_.build(config)),
-      sleep_(context, *job_.offloads, job_.stages, job_.config.timeout) {
+      all_stages_(all_stages_of(job_)),
+      sleep_(context, *job_.offloads, all_stages_, job_.config.timeout) {
   sleep_.add_stages();
   sleep_.add_optimizer(job_.optimizer);
   if (job_.ema) sleep_.add_averages(*job_.ema);
@@ -54,8 +69,11 @@ void TrainerBase::wake(const SleepTags& tags) {
 TrainingOutcome TrainerBase::train_and_finalize() {
   job_.offloads->check_awake("train");
   job_.hparams = hparams_of(parts_);
-  MicrobatchRunner runner(job_, parts_.task, builder_.packs());
-  Evaluations evaluations(job_, parts_.task, parts_.model, builder_.evaluation_packs(), builder_.packs());
+  std::optional<ReferencePass> reference;
+  if (job_.reference) reference.emplace(job_);
+  ReferencePass* const of_task = reference ? &*reference : nullptr;
+  MicrobatchRunner runner(job_, parts_.task, builder_.packs(), of_task);
+  Evaluations evaluations(job_, parts_.task, parts_.model, builder_.evaluation_packs(), builder_.packs(), of_task);
   JobExports exports(job_, parts_.model);
   const TrainingOutcome outcome = run_training(job_, runner, evaluations, exports);
   graph_counts_ = runner.graph_counts();

@@ -76,6 +76,7 @@ class TrainerBase {
   const std::unique_ptr<TaskBinding> binding_;
   JobBuilder builder_;
   TrainingJob job_;
+  const std::vector<std::shared_ptr<Module>> all_stages_;  // all of this rank that sleep
   JobSleep sleep_;
   GraphCounts graph_counts_;
 };

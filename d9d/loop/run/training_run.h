@@ -1,7 +1,8 @@
 // Runs the steps of a training job. A step calls, in this order:
 //
 //   MicrobatchRunner::fetch()       a pack of microbatches, which a thread has read ahead
-//   MicrobatchRunner::run()         for each microbatch, in the order of the pipeline schedule (train_pack.h):
+//   MicrobatchRunner::run()         forwards of the reference, if the task has one (reference_pass.h), then for each
+//                                   microbatch, in the order of the pipeline schedule (train_pack.h):
 //     TrainingStage::forward()        model, TrainTask::compute_loss, loss * weight
 //     StageGraph::backward()          autograd; sums of gradients over ranks begin while it runs
 //   GradientManager::apply()        sums over ranks, norm, clipping, optimiser; also the ranks' votes (rank_votes.h)

@@ -58,7 +58,7 @@ class AnyMicrobatch {
   // Calls TrainTask::build_forward_inputs, then drops the batch.
   virtual void build_inputs() = 0;
 
-  // The next three are called after build_inputs() and run the microbatch through the stages of a model, one after the
+  // The next four are called after build_inputs() and run the microbatch through the stages of a model, one after the
   // other. Stages exchange the leaves of a Transfer; the first stage ignores `received`.
   [[nodiscard]] virtual Leaves transfer(const AnyModelStage& stage, StageBoundary boundary) const = 0;  // meta tensors
   [[nodiscard]] virtual Leaves forward(const AnyModelStage& stage, const Leaves& received) const = 0;
@@ -66,6 +66,8 @@ class AnyMicrobatch {
   // Not of an inference task.
   [[nodiscard]] virtual LossResult forward_loss(const AnyModelStage& stage, const Leaves& received,
                                                 const JobSchedule& schedule) = 0;
+  // Runs forward of the last stage and TrainTask::take_reference. Not of an inference task.
+  virtual void take_reference(const AnyModelStage& stage, const Leaves& received) = 0;
   // Runs forward of the last stage and, if `counts`, InferenceTask::process_outputs. Not of a training task.
   virtual void process(const AnyModelStage& stage, const Leaves& received, bool counts) = 0;
   virtual void drop_inputs() = 0;                                   // called after forward of the rank's last stage
@@ -157,6 +159,13 @@ class Microbatch final : public AnyMicrobatch {
     } else {
       D9D_ASSERT(false, "a loss of an inference");
       return {};
+    }
+  }
+  void take_reference(const AnyModelStage& any, const Leaves& received) override {
+    D9D_ASSERT(kIsTraining, "a reference of an inference");
+    if constexpr (kIsTraining) {
+      const OutputOf<Types> output = with_error_place("in forward", [&] { return last_forward(any, received); });
+      with_error_place("in take_reference", [&] { task_->take_reference(output, *state_); });
     }
   }
   void process(const AnyModelStage& any, const Leaves& received, bool counts) override {

@@ -24,10 +24,12 @@ PipelineSchedule run_schedule(const TrainingJob& job) {
 
 }  // namespace
 
-MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, PackReader& packs)
+MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, PackReader& packs,
+                                   ReferencePass* reference)
     : job_(job),
       task_(task),
       packs_(packs),
+      reference_(reference),
       equal_microbatches_(job.context, *job.module),
       executor_(job.context, run_schedule(job), {.method = job.config.pipelining.messages}) {
   const auto& own = executor_.stages();
@@ -72,6 +74,7 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
   if (first_step_ && job_.config.refuse_equal_data) first_step_->check_packs(first_pack());
   if (job_.has_custom_schedule) check_order();
   const std::int64_t num_tokens = build_inputs();
+  if (reference_ != nullptr) take_reference(gradients);
   step_.gradients = &gradients;
   step_.first_step = first_step_ ? &*first_step_ : nullptr;
   std::vector<PipelineStage*> stages;
@@ -112,6 +115,12 @@ std::int64_t MicrobatchRunner::build_inputs() {
   for (std::size_t i = 0; i < step_.pack.size(); ++i) step_.pack[i]->loss_scales = std::move(scales[i]);
   for (const LossWeights& each : weights) name_loss_means(*job_.loss_means, each);
   return num_tokens;
+}
+
+void MicrobatchRunner::take_reference(GradientManager& gradients) {
+  gradients.begin_evaluation();
+  reference_->run(step_.pack, cat("step ", job_.schedule.current_step()));
+  gradients.end_evaluation();
 }
 
 FirstPack MicrobatchRunner::first_pack() const {

@@ -2,10 +2,11 @@
 // microbatch runs before the forward of the next, so that only one microbatch has activations in memory.
 //
 //   pack -> TrainTask::build_forward_inputs                       all microbatches
+//        -> forward of the reference -> take_reference            all microbatches, if the task has one
 //        -> forward -> compute_loss -> backward -> update_metrics  last stage; the others: forward, backward
 //
 // Example
-//   MicrobatchRunner runner(job, task, packs);
+//   MicrobatchRunner runner(job, task, packs, /*reference=*/nullptr);
 //   while (runner.fetch()) runner.run(gradients);
 #pragma once
 
@@ -19,6 +20,7 @@
 #include "d9d/loop/checks/equal_microbatches.h"
 #include "d9d/loop/checks/first_step_checks.h"
 #include "d9d/loop/step/pack_reader.h"
+#include "d9d/loop/step/reference_pass.h"
 #include "d9d/loop/step/step_graphs.h"
 #include "d9d/loop/step/training_job.h"
 #include "d9d/loop/step/training_stage.h"
@@ -29,8 +31,8 @@ namespace d9d {
 
 class MicrobatchRunner {
  public:
-  // Collective over the ranks of a pipeline. All arguments are borrowed.
-  MicrobatchRunner(const TrainingJob& job, const AnyTask& task, PackReader& packs);
+  // Collective over the ranks of a pipeline. All arguments are borrowed. reference: of the task; null: it has none.
+  MicrobatchRunner(const TrainingJob& job, const AnyTask& task, PackReader& packs, ReferencePass* reference);
   MicrobatchRunner(const MicrobatchRunner&) = delete;
   MicrobatchRunner& operator=(const MicrobatchRunner&) = delete;
 
@@ -53,12 +55,14 @@ class MicrobatchRunner {
  private:
   [[nodiscard]] FirstPack first_pack() const;
   std::int64_t build_inputs();
+  void take_reference(GradientManager& gradients);
   void check_order();
   void free_memory();  // collective over the ranks of a pipeline
 
   const TrainingJob& job_;
   const AnyTask& task_;
   PackReader& packs_;
+  ReferencePass* const reference_;
   StepMicrobatches step_;
   EqualMicrobatches equal_microbatches_;
   PipelineExecutor executor_;

@@ -43,6 +43,12 @@ struct DataPhase {
   std::int64_t first_step = 0;           // number of steps that were done when this data began
 };
 
+// What computes the outputs that a task compares those of its model with (TrainTask::take_reference).
+struct ReferenceModel {
+  // The stages of a frozen copy of the model on this rank, in increasing order; empty: model_stages without adapters.
+  std::vector<std::shared_ptr<AnyModelStage>> copy = {};
+};
+
 struct TrainingJob {
   const DistContext& context;  // borrowed
   const TrainerConfig config;
@@ -52,6 +58,7 @@ struct TrainingJob {
   const std::shared_ptr<Module> module;                            // all stages of this rank as one
   const std::vector<std::shared_ptr<AnyModelStage>> model_stages;  // the stages of this rank, in increasing order
   const std::vector<std::shared_ptr<Module>> stages;               // the modules of model_stages
+  const std::optional<ReferenceModel> reference;                   // none: the task has none
   const PipelineSchedule pipeline_schedule;                        // as configured, or a custom schedule
   const bool has_custom_schedule = false;
   const StagePlacement placement;  // placement of the stages of all ranks

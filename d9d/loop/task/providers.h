@@ -1,6 +1,7 @@
 // The parts of a training job that its author provides: model, data, optimiser, learning rate. Each builder of data,
-// optimiser and learning rate is called once. Those of a model are called once for each stage of the rank, and also for
-// stages that trainer.pipelining.schedule = auto measures and drops.
+// optimiser and learning rate is called once. Those of a model are called once for each stage of the rank, before that
+// for stages that trainer.pipelining.schedule = auto measures and drops, and after that for those of a frozen copy
+// (ReferenceWeights).
 #pragma once
 
 #include <map>

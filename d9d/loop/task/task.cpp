@@ -16,6 +16,8 @@ AnyTask::~AnyTask() = default;
 
 MetricMap AnyTask::create_metrics() { return {}; }
 
+std::optional<ReferenceWeights> AnyTask::reference() const { return std::nullopt; }
+
 nlohmann::json AnyTask::state() const { return nullptr; }
 
 void AnyTask::load_state(const std::vector<nlohmann::json>& /*of_ranks*/) {

@@ -22,6 +22,7 @@
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
 
+#include "d9d/base/enum_names.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/core/tree/node.h"
 #include "d9d/loop/task/event_bus.h"
@@ -66,6 +67,18 @@ struct LossResult {
 // sum of these means; a loss whose total weight is zero counts as 0. A step in which all total weights are zero changes
 // nothing.
 
+// The weights of a reference model, with whose outputs a task compares those of the model that it trains.
+enum class ReferenceWeights : std::uint8_t {
+  kAuto,             // kWithoutAdapters where that is the model as the job began, else kFrozenCopy
+  kWithoutAdapters,  // the model that is trained, its adapters switched off
+  kFrozenCopy,       // the model as the job began, beside the one that is trained
+};
+constexpr auto enum_names(ReferenceWeights) {
+  return std::to_array<EnumName<ReferenceWeights>>({{ReferenceWeights::kAuto, "auto"},
+                                                    {ReferenceWeights::kWithoutAdapters, "without_adapters"},
+                                                    {ReferenceWeights::kFrozenCopy, "frozen_copy"}});
+}
+
 // The part of a task that does not depend on its types.
 class AnyTask {
  public:
@@ -73,6 +86,9 @@ class AnyTask {
 
   // Returns new metrics at each call: called for training, for each evaluation set, and while a job measures stages.
   [[nodiscard]] virtual MetricMap create_metrics();
+
+  // Which reference model the task has (TrainTask::take_reference); the same on all ranks. By default none.
+  [[nodiscard]] virtual std::optional<ReferenceWeights> reference() const;
 
   // Returns the state of this rank's task that a resumed job needs; null: none. Called between steps.
   [[nodiscard]] virtual nlohmann::json state() const;
@@ -128,8 +144,13 @@ class TrainTask : public ForwardTask<Types> {
   using Output = OutputOf<Types>;
   using State = StateOf<Types>;
 
-  // With trainer.pipelining.schedule = auto, the job also calls build_forward_inputs() and the two functions below
+  // With trainer.pipelining.schedule = auto, the job also calls build_forward_inputs() and the last two functions below
   // while it measures stages on the first microbatch.
+
+  // If reference() names one: called once a microbatch, before compute_loss() of any microbatch of the step or of the
+  // evaluation's pack, on ranks with the last stage, without gradients. output: of the reference in evaluation mode, for
+  // the inputs of the microbatch. Writes into the state what compute_loss() compares with.
+  virtual void take_reference(const Output& /*output*/, State& /*state*/) {}
 
   // Called once a microbatch, on ranks with the last stage; in evaluations without gradients. May write into the state
   // what update_metrics reads.

@@ -1,0 +1,182 @@
+// Trains on preferences over every axis of a mesh, with both references, and with everything else that a job may do.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/loop/language_model/dpo/dpo_job.h"
+
+namespace d9d::test::dpo_training_test {
+namespace {
+
+using dpo::DpoJob;
+using dpo::expect_same_job;
+using dpo::train;
+using dpo::Trained;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+const PeftConfig kAdapters = LoraConfig{.module_name_pattern = ".*_proj", .params = {.r = 2, .alpha = 4.0}};
+const PeftConfig kMagnitudes = DoraConfig{.module_name_pattern = ".*[qv]_proj", .params = {.r = 2, .alpha = 4.0}};
+
+std::vector<double> series(const Trained& trained, const std::string& name) {
+  return pipeline::series_of(trained).at(name);
+}
+
+void expect_that_layouts_change_nothing(const DpoJob& job, const std::vector<DeviceMeshParameters>& meshes) {
+  const Trained expected = train(job);
+  EXPECT_NEAR(series(expected, "rewards/margins").front(), 0, 1e-12);  // the model is its reference
+  if (!job.job.has_experts) {  // which add their auxiliary loss
+    EXPECT_NEAR(series(expected, "loss").front(), std::log(2.0), 1e-12);
+  }
+  EXPECT_GT(series(expected, "rewards/margins").back(), 0.1);
+  for (const DeviceMeshParameters& mesh : meshes) {
+    SCOPED_TRACE(write_record(mesh).dump());
+    DpoJob distributed = job;
+    distributed.job.mesh = mesh;
+    expect_same_job(train(distributed), expected);
+  }
+}
+
+const std::vector<DeviceMeshParameters> kDense = {
+    {.data_parallel_replicate = 2},
+    {.data_parallel_shard = 2},
+    {.context_parallel_shard = 2},
+    {.context_parallel_replicate = 2},
+    {.tensor_parallel = 2},
+    {.pipeline_parallel = 2},
+    {.data_parallel_shard = 2, .context_parallel_shard = 2},
+    {.data_parallel_replicate = 2, .context_parallel_replicate = 2},
+    {.pipeline_parallel = 2, .context_parallel_shard = 2},
+    {.pipeline_parallel = 2, .data_parallel_shard = 2},
+    {.context_parallel_shard = 2, .tensor_parallel = 2},
+};
+
+TEST(DpoTraining, Of_a_copy_equals_one_rank_over_every_axis) { expect_that_layouts_change_nothing({}, kDense); }
+
+TEST(DpoTraining, Of_a_copy_equals_one_rank_with_experts) {
+  expect_that_layouts_change_nothing(
+      {.job = {.has_experts = true}},
+      {{.data_parallel_shard = 2, .expert_parallel = 2}, {.context_parallel_shard = 2}, {.pipeline_parallel = 2}});
+}
+
+TEST(DpoTraining, Without_adapters_equals_one_rank_over_every_axis) {
+  expect_that_layouts_change_nothing({.job = {.ties_embeddings = true, .adapters = kAdapters}}, kDense);
+}
+
+TEST(DpoTraining, Over_processes_of_gloo_equals_one_rank) {
+  const Trained expected = train({});
+  expect_same_job(
+      train({.job = {.mesh = {.pipeline_parallel = 2, .context_parallel_shard = 2}, .backend = RankBackend::kGloo}}),
+      expected);
+}
+
+TEST(DpoTraining, Equals_one_stage_in_every_schedule) {
+  for (const std::optional<PeftConfig>& adapters : {std::optional<PeftConfig>(), std::optional(kAdapters)}) {
+    const Trained expected = train({.job = {.adapters = adapters}});
+    for (const PipelineScheduleConfig& schedule : pipeline::schedules()) {
+      SCOPED_TRACE(write_record(schedule).dump());
+      expect_same_job(train({.job = {.mesh = {.pipeline_parallel = 2}, .schedule = schedule, .adapters = adapters}}),
+                      expected);
+    }
+  }
+}
+
+// The copy has adapters too, whose terms are 0: the references are the same function of the inputs.
+TEST(DpoTraining, Has_one_reference_by_both_ways_while_only_adapters_are_trained) {
+  for (const PeftConfig& adapters : {kAdapters, kMagnitudes}) {
+    DpoJob job{.job = {.adapters = adapters}};
+    const Trained chosen = train(job);
+    EXPECT_THAT(chosen.log, HasSubstr("reference: the model without its adapters"));
+    job.dpo.reference = ReferenceWeights::kFrozenCopy;
+    const Trained copied = train(job);
+    EXPECT_THAT(copied.log, HasSubstr("reference: a frozen copy of the model as the job began"));
+    expect_same_job(copied, chosen);
+  }
+}
+
+TEST(DpoTraining, Chooses_a_copy_where_more_than_adapters_is_trained) {
+  const PeftConfig stack = StackConfig{.methods = {kAdapters, FullTuneConfig{.module_name_pattern = ".*norm"}}};
+  EXPECT_THAT(train({.job = {.adapters = stack}}).log, HasSubstr("reference: a frozen copy"));
+  EXPECT_THAT(train({}).log, HasSubstr("reference: a frozen copy"));
+  const auto trains = [](const std::optional<PeftConfig>& adapters) {
+    return [=] {
+      (void)train({.job = {.mesh = {.pipeline_parallel = 2}, .adapters = adapters},
+                   .dpo = {.reference = ReferenceWeights::kWithoutAdapters}});
+    };
+  };
+  EXPECT_THAT(trains(stack), ThrowsMessage<ConfigError>(
+                                 AllOf(HasSubstr("[loop::reference]"), HasSubstr("norm"), HasSubstr("frozen_copy"))));
+  EXPECT_THAT(trains(std::nullopt), ThrowsMessage<ConfigError>(HasSubstr("a model with adapters")));
+}
+
+// Keeps only the logged values from `step` on.
+Trained since(Trained trained, std::int64_t step) {
+  std::erase_if(trained.logged, [&](const nlohmann::json& line) { return line.value("step", step) < step; });
+  return trained;
+}
+
+TEST(DpoTraining, Continues_from_a_checkpoint_with_the_reference_of_the_first_start) {
+  const std::filesystem::path saves = pipeline::folder() / "saves";
+  for (const std::optional<PeftConfig>& adapters : {std::optional<PeftConfig>(), std::optional(kAdapters)}) {
+    for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{}, DeviceMeshParameters{.data_parallel_shard = 2}}) {
+      std::filesystem::remove_all(saves);
+      const DpoJob job{
+          .job = {.mesh = mesh, .adapters = adapters, .num_steps = 4, .save_dir = "saves", .save_period = 2}};
+      const Trained whole = train(job);
+      std::filesystem::remove_all(saves / "save-4");
+      const Trained resumed = train(job);
+      EXPECT_EQ(series(resumed, "loss").size(), 2);
+      pipeline::expect_equal(resumed, since(whole, 2));
+    }
+  }
+  std::filesystem::remove_all(saves);
+}
+
+TEST(DpoTraining, Changes_no_bit_asleep) {
+  for (const std::optional<PeftConfig>& adapters : {std::optional<PeftConfig>(), std::optional(kAdapters)}) {
+    for (const DeviceMeshParameters& mesh :
+         {DeviceMeshParameters{.pipeline_parallel = 2}, DeviceMeshParameters{.data_parallel_shard = 2}}) {
+      DpoJob job{.job = {.mesh = mesh, .adapters = adapters, .evaluated = {1}}};
+      const Trained awake = train(job);
+      job.job.sleeps = {SleepTag::kTensorStates, SleepTag::kComms};
+      pipeline::expect_equal(train(job), awake);
+    }
+  }
+}
+
+TEST(DpoTraining, Evaluates_against_the_reference_and_leaves_training_as_it_is) {
+  for (const std::optional<PeftConfig>& adapters : {std::optional<PeftConfig>(), std::optional(kAdapters)}) {
+    DpoJob job{.job = {.adapters = adapters, .ema = AveragedWeightsConfig{}}};
+    const Trained without = train(job);
+    job.job.evaluated = {1};
+    const Trained evaluated = train(job);
+    pipeline::expect_equal(pipeline::without_evaluation(evaluated), without);
+    EXPECT_NEAR(series(evaluated, "validation/loss").front(), std::log(2.0), 1e-12);
+    EXPECT_GT(series(evaluated, "validation/rewards/margins").back(), 0.0);
+    job.job.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2};
+    expect_same_job(train(job), evaluated);
+  }
+}
+
+// The copy has no master weights, and computes with the same rounded ones.
+TEST(DpoTraining, With_master_weights_begins_as_its_reference) {
+  std::filesystem::remove_all(pipeline::folder() / "source");
+  (void)pipeline::train({.num_steps = 1, .save_dir = "source"});
+  for (const bool has_source : {false, true}) {
+    DpoJob job{.job = {.model = {.master_dtype = Dtype::kFloat64}, .dtype = at::kFloat}};
+    if (has_source) job.job.model.source_checkpoint = pipeline::folder() / "source";
+    const Trained trained = train(job);
+    EXPECT_EQ(series(trained, "rewards/margins").front(), 0) << has_source;
+    EXPECT_GT(series(trained, "rewards/margins").back(), 0.01) << has_source;
+  }
+}
+
+TEST(DpoTraining, Refuses_graphs_and_an_automatic_schedule_by_name) {
+  EXPECT_THAT([] { (void)train({.job = {.has_graphs = true}}); },
+              ThrowsMessage<ConfigError>(HasSubstr("[loop::reference] expected trainer.cuda_graph = null")));
+  EXPECT_THAT([] { (void)train({.job = {.mesh = {.pipeline_parallel = 2}, .schedule = AutoScheduleConfig{}}}); },
+              ThrowsMessage<ConfigError>(HasSubstr("trainer.pipelining.schedule")));
+}
+
+}  // namespace
+}  // namespace d9d::test::dpo_training_test
