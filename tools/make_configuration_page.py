@@ -19,11 +19,11 @@ import source_tree
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path("docs/configuration_keys.md")
-PROGRAMS = ("qwen3_dense_pretrain", "qwen3_moe_pretrain", "qwen3_dense_perplexity")
+PROGRAMS = ("qwen3_dense_pretrain", "qwen3_moe_pretrain", "qwen3_dense_perplexity", "dpo")
 HEAD = """\
 # Every key of a job file
 
-Written by `tools/make_configuration_page.py` from what the example programs of Qwen3 print with `--schema`, and from the comments
+Written by `tools/make_configuration_page.py` from what example programs print with `--schema`, and from the comments
 of the headers. [configuration.md](configuration.md) says how a file is read. A key without a default is required. Steps are
 optimiser steps.
 """

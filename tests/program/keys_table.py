@@ -88,6 +88,7 @@ def data_rows():
     kinds, cache = "tests/data/build/token_stream_kinds_test.cpp", "tests/data/text/token_cache_test.cpp"
     text = "tests/data/build/token_stream_text_test.cpp"
     tokenised, streamed = tests(text, "Is_tokenised_as_the_keys_say"), tests(text, "Is_the_stream_that_the_keys_describe")
+    pairs = "tests/data/build/pair_stream_test.cpp"
     every_document = tests(kinds, "Have_every_document_once_in_a_pass")
     return {
         "data[text].tokenizer": tokenised,
@@ -108,6 +109,11 @@ def data_rows():
         "data[jsonl].column": tokenised,
         "data[jsonl].prompt_column": tests(kinds, "Do_not_predict_the_prompts_of_pairs"),
         "data[jsonl].messages_column": tests(kinds, "Predict_what_the_assistant_of_a_conversation_says"),
+        "data[jsonl].pairs": tests(pairs, "Has_two_rows_for_each_pair_with_labels_of_the_answers"),
+        "data[jsonl].pairs.format": tests(pairs, "Has_keys_that_fit_together"),
+        "data[jsonl].pairs.chosen_column": tests(pairs, "Has_two_rows_for_each_pair_with_labels_of_the_answers"),
+        "data[jsonl].pairs.rejected_column": tests(pairs, "Has_two_rows_for_each_pair_with_labels_of_the_answers"),
+        "data[jsonl].pairs.prompt_column": tests(pairs, "Has_two_rows_for_each_pair_with_labels_of_the_answers"),
         "data[jsonl].chat_template": tests(kinds, "Predict_what_the_assistant_of_a_conversation_says"),
         "data[jsonl].chat_template_kwargs": tests("tests/tokenizer/chat/chat_renderer_test.cpp",
                                                   "Have_the_variables_that_options_give"),

@@ -93,6 +93,13 @@ Rows rows_of(const DatasetFiles& files, std::vector<std::string> columns,
 }
 
 Rows rows_of(const DatasetFiles& files, const ColumnsConfig& config) {
+  if (config.pairs) {
+    const PairsConfig& pairs = *config.pairs;
+    std::vector columns{pairs.chosen_column, pairs.rejected_column};  // in the order of PairColumns
+    if (pairs.prompt_column) columns.push_back(*pairs.prompt_column);
+    if (config.tools_column) columns.push_back(*config.tools_column);
+    return rows_of(files, std::move(columns), config.has_conversations() ? ColumnContent::kJson : ColumnContent::kText);
+  }
   if (config.messages_column) {
     std::vector columns{*config.messages_column};
     if (config.tools_column) columns.push_back(*config.tools_column);
@@ -167,7 +174,7 @@ template <class Source>
 requires requires(const Source& source) { source.columns; }
 bool may_lack_ends(const Source& config, const TextEncoder& encoder) {
   const ColumnsConfig& columns = config.columns;
-  return !columns.messages_column && !columns.tokenization.end_of_document && encoder.tokens_behind().empty();
+  return !columns.has_conversations() && !columns.tokenization.end_of_document && encoder.tokens_behind().empty();
 }
 
 bool is_bytes(const TextSource& config) {

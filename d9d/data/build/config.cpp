@@ -15,7 +15,14 @@ void ColumnsConfig::validate(const ConfigPath& path) const {
     D9D_CHECK(!chat_template_kwargs.contains(own), ConfigError, path,
               "expected variables in chat_template_kwargs that rows do not set, got \"", own, "\". Remove it.");
   }
-  if (!messages_column) {
+  if (pairs) {
+    D9D_CHECK(!messages_column && !prompt_column, ConfigError, path,
+              "expected pairs without messages_column and prompt_column, whose place they take, got ",
+              messages_column ? "messages_column" : "prompt_column", ". Name the prompt in pairs.prompt_column.");
+    D9D_CHECK(pairs->format == PairFormat::kMessages || pairs->prompt_column, ConfigError, path,
+              "expected pairs.prompt_column with pairs.format = text, got none. Name the column.");
+  }
+  if (!has_conversations()) {
     const bool has_kwargs = !chat_template_kwargs.empty();
     D9D_CHECK(!chat_template && !tools_column && !python && !has_kwargs, ConfigError, path,
               "expected messages_column with ",
@@ -23,15 +30,17 @@ void ColumnsConfig::validate(const ConfigPath& path) const {
               : tools_column ? "tools_column"
               : has_kwargs   ? "chat_template_kwargs"
                              : "python",
-              ", got none. Name the column.");
+              ", or pairs of messages, got none. Name the column.");
     return;
   }
   D9D_CHECK(!prompt_column, ConfigError, path,
             "expected one of messages_column and prompt_column, got both. Remove one of the two.");
-  D9D_CHECK(tokenization.tokenizer, ConfigError, path,
-            "expected a tokenizer with messages_column, got none. Name its tokenizer.json.");
-  D9D_CHECK(!tokenization.add_special_tokens, ConfigError, path,
-            "expected add_special_tokens = false with messages_column, whose chat template writes them, got true.");
+  D9D_CHECK(tokenization.tokenizer, ConfigError, path, "expected a tokenizer with ",
+            messages_column ? "messages_column" : "pairs of messages", ", got none. Name its tokenizer.json.");
+  D9D_CHECK(!tokenization.add_special_tokens, ConfigError, path, "expected add_special_tokens = false with ",
+            messages_column ? "messages_column" : "pairs of messages", ", whose chat template writes them, got true.");
+  D9D_CHECK(!pairs || !tokenization.end_of_document, ConfigError, path,
+            "expected no end_of_document with pairs of messages, whose chat template ends them, got one. Remove it.");
 }
 
 template const ValueType& json_type<SourceConfig>();

@@ -49,6 +49,31 @@ struct TokenizationConfig {
   }
 };
 
+// What the columns of a pair of answers contain.
+enum class PairFormat : std::uint8_t {
+  kMessages,  // conversations, lists of {"role", "content"}, which a chat template writes
+  kText,
+};
+constexpr auto enum_names(PairFormat) {
+  return std::to_array<EnumName<PairFormat>>({{PairFormat::kMessages, "messages"}, {PairFormat::kText, "text"}});
+}
+
+// Rows that are a chosen and a rejected answer to one prompt, for a job that trains on preferences.
+struct PairsConfig {
+  PairFormat format = PairFormat::kMessages;  // of the columns
+  std::string chosen_column = "chosen";       // of the preferred answer
+  std::string rejected_column = "rejected";   // of the other one
+  // The column of what precedes both answers; null: conversations, whose prompt is the messages with which both begin.
+  std::optional<std::string> prompt_column = {};
+
+  static constexpr auto fields() {
+    using Pairs = PairsConfig;
+    return record<Pairs>(defaulted("format", &Pairs::format), defaulted("chosen_column", &Pairs::chosen_column),
+                         defaulted("rejected_column", &Pairs::rejected_column),
+                         defaulted("prompt_column", &Pairs::prompt_column));
+  }
+};
+
 // Files of rows with columns.
 struct ColumnsConfig {
   std::vector<std::string> paths = {};            // files or globs
@@ -57,6 +82,8 @@ struct ColumnsConfig {
   // Instead of the two columns above: a column of conversations, which are lists of {"role", "content"}. Only the
   // tokens of the assistant are predicted.
   std::optional<std::string> messages_column = {};
+  // Instead of the columns above: pairs of answers, for a job that trains on preferences; null: rows are documents.
+  std::optional<PairsConfig> pairs = {};
   // The column of the tools of a conversation, a list of their JSON schemas. Null, an empty list, and in JSON lines no
   // such key: a conversation without tools.
   std::optional<std::string> tools_column = {};
@@ -71,13 +98,18 @@ struct ColumnsConfig {
   TokenizationConfig tokenization = {};
 
   void validate(const ConfigPath& path) const;
+  // Whether columns are conversations, which a chat template writes.
+  [[nodiscard]] bool has_conversations() const {
+    return messages_column || (pairs && pairs->format == PairFormat::kMessages);
+  }
 
   static constexpr auto fields() {
     using Data = ColumnsConfig;
     return record<Data>(
         required("paths", &Data::paths), defaulted("column", &Data::column),
         defaulted("prompt_column", &Data::prompt_column), defaulted("messages_column", &Data::messages_column),
-        defaulted("tools_column", &Data::tools_column), defaulted("chat_template", &Data::chat_template),
+        defaulted("pairs", &Data::pairs), defaulted("tools_column", &Data::tools_column),
+        defaulted("chat_template", &Data::chat_template),
         defaulted("chat_template_kwargs", &Data::chat_template_kwargs), defaulted("python", &Data::python),
         flattened(&Data::tokenization));
   }

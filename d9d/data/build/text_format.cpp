@@ -1,9 +1,11 @@
 #include "d9d/data/build/text_format.h"
 
 #include <system_error>
+#include <utility>
 
 #include "d9d/base/check.h"
 #include "d9d/data/text/chat_encoder.h"
+#include "d9d/data/text/pair_encoder.h"
 
 namespace d9d {
 
@@ -30,7 +32,7 @@ template <class Source>
 requires requires(const Source& source) { source.columns; }
 std::optional<TextFormat> format_of_source(const Source& source) {
   TextFormat format = format_of(source.columns.tokenization);
-  if (source.columns.messages_column) format.chat = chat_options(source.columns);
+  if (source.columns.has_conversations()) format.chat = chat_options(source.columns);
   return format;
 }
 
@@ -116,9 +118,17 @@ std::shared_ptr<const TextEncoder> encoder_of(const TokenizationConfig& config) 
 }
 
 std::shared_ptr<const TextEncoder> encoder_of(const ColumnsConfig& columns) {
-  if (!columns.messages_column) return encoder_of(columns.tokenization);
-  check_tokenizer_file(*columns.tokenization.tokenizer);
-  return std::make_shared<const ChatEncoder>(*columns.tokenization.tokenizer, chat_renderer(chat_options(columns)));
+  std::shared_ptr<const TextEncoder> encoder;
+  PairColumns pair{.has_prompt = columns.pairs && columns.pairs->prompt_column,
+                   .has_tools = columns.tools_column.has_value()};
+  if (columns.has_conversations()) {
+    check_tokenizer_file(*columns.tokenization.tokenizer);
+    pair.chat = chat_renderer(chat_options(columns));
+    encoder = std::make_shared<const ChatEncoder>(*columns.tokenization.tokenizer, *pair.chat);
+  } else {
+    encoder = encoder_of(columns.tokenization);
+  }
+  return columns.pairs ? std::make_shared<const PairEncoder>(std::move(encoder), std::move(pair)) : encoder;
 }
 
 std::optional<std::string> end_token(const ChatRenderer& chat, const Tokenizer& tokenizer) {

@@ -92,6 +92,19 @@ bool has_targets(const SourceConfig& config) {
       config);
 }
 
+// Throws ConfigError for pairs of answers, which a job on next tokens would learn one like the other.
+void refuse_pairs(const SourceConfig& config) {
+  std::visit(
+      [](const auto& source) {
+        if constexpr (requires { source.columns; }) {
+          D9D_CHECK(!source.columns.pairs, ConfigError,
+                    "[data::build_token_stream] expected rows that are documents, got pairs. Read them by a job that "
+                    "trains on preferences (examples/dpo), or name messages_column, or a column, instead.");
+        }
+      },
+      config);
+}
+
 TokenView view_of_source(const SourceConfig& config, const Job& job, std::uint64_t seed) {
   check_length(sequence_of(config), job);
   D9D_CHECK(
@@ -197,6 +210,7 @@ TokenView view_of(const MixtureDataConfig& config, const Job& job) {
   bool is_packed = false;
   std::vector<DocumentsIdentity> identities;
   for (std::size_t i = 0; i < config.sources.size(); ++i) {
+    refuse_pairs(config.sources[i].source);
     const std::uint64_t seed = philox_key(job.options.stream.seed, "mixture", std::to_string(i));
     TokenView view = view_of_source(config.sources[i].source, job, seed);
     D9D_CHECK(
@@ -305,6 +319,7 @@ std::unique_ptr<PackStream<TokenBatch>> build_token_stream(const DataConfig& con
   AutoDataConfig loader = loader_config(config);
   const auto source = std::visit([](const auto& data) { return source_of(data); }, config);
   if (source) {
+    refuse_pairs(*source);
     const auto* streamed = std::get_if<StreamedViewConfig>(&sequence_of(*source).view);
     if (streamed != nullptr) return build_streamed(*source, *streamed, {loader, options});
   }

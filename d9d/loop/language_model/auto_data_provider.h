@@ -73,5 +73,8 @@ struct TokenLimits {
 // Returns a provider of token sequences as the section "data" of a configuration describes them (build_token_stream()).
 [[nodiscard]] AutoDataProvider<TokenBatch> token_data_provider(DataConfig config, const TokenLimits& limits,
                                                                std::int64_t base_seed);
+// Returns a provider of pairs of answers, for DpoTask, likewise (build_pair_stream()).
+[[nodiscard]] AutoDataProvider<TokenBatch> pair_data_provider(DataConfig config, const TokenLimits& limits,
+                                                              std::int64_t base_seed);
 
 }  // namespace d9d
