@@ -9,7 +9,7 @@ from program_job import REPOSITORY, ProgramTest, main
 
 PROGRAMS = {"colocated_rl": "colocated_rl", "custom_model": "custom_model",
             "custom_optimizer": "custom_optimizer",
-            "finetune": "finetune", "finetune_classification": "finetune_classification",
+            "dpo": "dpo", "finetune": "finetune", "finetune_classification": "finetune_classification",
             "qwen3_dense/pretrain": "qwen3_dense_pretrain", "qwen3_moe/pretrain": "qwen3_moe_pretrain",
             "qwen3_dense/perplexity": "qwen3_dense_perplexity"}
 
