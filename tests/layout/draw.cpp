@@ -219,6 +219,12 @@ LayoutCase draw_case() {
     if (!is_proportional) drawn.job.update_rule = kNesterov;
   }
   drawn.job.has_magnitudes = drawn.job.adapts && (cuts_rows || one_in(2));
+  const LayoutJob& job = drawn.job;
+  const bool is_language_model = job.heads == std::vector{Head::kCausalLM};
+  if (is_language_model && !job.packs && !job.has_short_sequences && !job.has_pairs && one_in(2)) {
+    drawn.job.prefers = true;
+    drawn.job.num_sequences = 2;
+  }
   if (is_rounded_to_float(drawn)) {  // Adam's updates have the same size for a rounding error as for a gradient
     drawn.job.update_rule = UpdateRule::kSgd;
     drawn.job.num_steps = 1;  // after an update some token may be at a tie of two experts

@@ -300,6 +300,7 @@ std::string source(const LayoutJob& job) {
       .member("has_short_sequences", &LayoutJob::has_short_sequences)
       .member("weights", &LayoutJob::weights)
       .member("has_pairs", &LayoutJob::has_pairs)
+      .member("prefers", &LayoutJob::prefers)
       .member("num_microbatches", &LayoutJob::num_microbatches)
       .member("num_sequences", &LayoutJob::num_sequences)
       .member("num_steps", &LayoutJob::num_steps)

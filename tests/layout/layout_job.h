@@ -103,6 +103,9 @@ struct LayoutJob {
   bool has_short_sequences = false;
   Weights weights = Weights::kCounted;
   bool has_pairs = false;  // two forwards before one backward
+  // Sequences come in pairs, of which the first is preferred to the second (DPO), against given log-probabilities. With
+  // an even num_sequences, the head kCausalLM alone, and neither packs, has_short_sequences nor has_pairs.
+  bool prefers = false;
   // Microbatches of a step over all ranks; divisible by the data-parallel ranks of each layout, of which each gets at
   // least two if they are dealt unequally.
   std::int64_t num_microbatches = 8;

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/ignore_index.h"
+#include "d9d/loop/language_model/sequence_log_probs.h"
 #include "d9d/parallelism/context/parallelize_context_parallel.h"
 
 namespace d9d::test {
@@ -189,8 +190,8 @@ Forward forward_of(const ModulePtr<LayoutModel>& model, const LayoutJob& job, co
   return {std::get<DecoderHeadsOutput>(model(SequenceStageInput(built.input), built.shared)), inputs, used};
 }
 
-at::Tensor cross_entropy(const Forward& forward) {
-  return std::get<LanguageModellingOutput>(forward.output.heads.at(name_of(Head::kCausalLM))).cross_entropy;
+at::Tensor cross_entropy(const DecoderHeadsOutput& output) {
+  return std::get<LanguageModellingOutput>(output.heads.at(name_of(Head::kCausalLM))).cross_entropy;
 }
 
 std::vector<Head> used_heads(const LayoutJob& job, std::int64_t step, std::int64_t number) {
@@ -208,6 +209,18 @@ LayoutLoss weighted(const at::Tensor& losses, const at::Tensor& counts, const st
   return result;
 }
 
+// The mean over pairs. Their number is that of whole sequences, of which this rank may have no label.
+LayoutLoss preference_loss(const DecoderHeadsOutput& output, const LayoutJob& job, std::int64_t number,
+                           const Rows& rows) {
+  const at::Tensor of_sequences = sequence_log_probs(cross_entropy(output), rows.positions).to(at::kDouble);
+  const at::Tensor references = at::sin(at::arange(job.num_sequences, at::kDouble) + static_cast<double>(number));
+  const at::Tensor ratios = (of_sequences - references).view({-1, 2});
+  const Inputs whole = make_inputs(job, number, 0, {});
+  const at::Tensor is_pair = whole.labels.ne(kIgnoreIndex).any(1).view({-1, 2}).all(1);
+  const at::Tensor losses = -at::log_sigmoid(ratios.select(1, 0) - ratios.select(1, 1)) * is_pair;
+  return weighted(losses.sum(), is_pair.sum().to(at::kDouble), output.auxiliary_loss, factor_of(job.weights, number));
+}
+
 }  // namespace
 
 StageInputs stage_inputs(const LayoutJob& job, std::int64_t number, const Rows& rows) {
@@ -216,6 +229,7 @@ StageInputs stage_inputs(const LayoutJob& job, std::int64_t number, const Rows& 
 
 LayoutLoss stage_loss(const DecoderHeadsOutput& output, const LayoutJob& job, std::int64_t step, std::int64_t number,
                       const Rows& rows) {
+  if (job.prefers) return preference_loss(output, job, number, rows);
   const Forward only(output, make_inputs(job, number, 0, rows), used_heads(job, step, number));
   return weighted(only.losses, only.counts, output.auxiliary_loss, factor_of(job.weights, number));
 }
@@ -224,6 +238,7 @@ LayoutLoss microbatch_loss(const ModulePtr<LayoutModel>& model, const LayoutJob&
                            std::int64_t number, const Rows& rows) {
   const std::vector<Head> used = used_heads(job, step, number);
   const Forward first = forward_of(model, job, make_inputs(job, number, 0, rows), used);
+  if (job.prefers) return preference_loss(first.output, job, number, rows);
   at::Tensor losses = first.losses;
   std::optional<at::Tensor> auxiliary_loss = first.output.auxiliary_loss;
   if (job.has_pairs) {
@@ -232,7 +247,7 @@ LayoutLoss microbatch_loss(const ModulePtr<LayoutModel>& model, const LayoutJob&
     const Forward second = forward_of(model, job, inputs, used_by_second);
     losses = losses + 0.5 * second.losses;
     if (used.front() == Head::kCausalLM && used_by_second.front() == Head::kCausalLM) {
-      const at::Tensor margins = (cross_entropy(first) - cross_entropy(second)).to(at::kDouble);
+      const at::Tensor margins = (cross_entropy(first.output) - cross_entropy(second.output)).to(at::kDouble);
       losses = losses + (at::softplus(margins) * inputs.labels.ne(kIgnoreIndex)).sum();
     }
     if (auxiliary_loss) auxiliary_loss = *auxiliary_loss + *second.output.auxiliary_loss;

@@ -24,10 +24,11 @@ class MutatedCommunicator final : public Communicator {
     if (mutation_ == Mutation::kReplicaMean && is_gradient) return whole_->all_reduce(tensor, ReduceOp::kAvg);
     if (mutation_ == Mutation::kReplicaTwice && is_gradient) whole_->all_reduce(tensor, op).wait();
     if (mutation_ == Mutation::kTotalsMean && is_first_sum) return whole_->all_reduce(tensor, ReduceOp::kAvg);
-    const bool is_norms =
-        phase_.phase == Phase::kForward && tensor.is_floating_point() && tensor.dim() == 1 && !balances;
+    const bool is_of_rows =  // norms, or log-probabilities
+        phase_.phase == Phase::kForward && tensor.is_floating_point() && tensor.dim() == 1;
     const bool is_dropped =
-        (mutation_ == Mutation::kNormsOfPart && is_norms) ||
+        (mutation_ == Mutation::kNormsOfPart && is_of_rows) ||
+        (mutation_ == Mutation::kPreferenceOfPart && is_of_rows && !balances) ||
         (mutation_ == Mutation::kReplicaDropped && is_gradient && !std::exchange(has_dropped_, true)) ||
         (mutation_ == Mutation::kAuxiliaryDropped && phase_.phase == Phase::kForward && balances) ||
         (mutation_ == Mutation::kBalanceDropped && phase_.phase == Phase::kFinish && counts_tokens) ||
@@ -140,6 +141,7 @@ constexpr Description kDescriptions[] = {
     {Mutation::kTiedDropped, "tied_dropped", "the gradients of an embedding that two stages have are not summed"},
     {Mutation::kAdapterSeed, "adapter_seed", "the last rank draws its adapters from another seed"},
     {Mutation::kNormsOfPart, "norms_of_part", "magnitudes divide by norms of the columns that a rank has"},
+    {Mutation::kPreferenceOfPart, "preference_of_part", "preferences compare the positions that a rank has"},
     {Mutation::kBufferDropped, "buffer_dropped", "a layer's own buffer follows the activations of one rank"},
     {Mutation::kFreezingUnseen, "freezing_unseen", "a parameter that is frozen late is not seen"},
     {Mutation::kUnequalCut, "unequal_cut", "ranks train as many microbatches as the one that has fewest"},
@@ -192,6 +194,7 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   }
   if (mutation == Mutation::kAdapterSeed) return job.adapts;
   if (mutation == Mutation::kNormsOfPart) return job.has_magnitudes && mesh.tensor_parallel > 1;
+  if (mutation == Mutation::kPreferenceOfPart) return job.prefers && has_context;
   if (mutation == Mutation::kMessageStale) return mesh.pipeline_parallel > 1;
   if (mutation == Mutation::kMessageRounded) return num_stages(layout) > 1 && !is_rounded_to_float(drawn);
   if (mutation == Mutation::kLostAsleep) return !layout.sleeps.empty() && job.num_steps > 1;
