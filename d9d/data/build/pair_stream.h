@@ -1,5 +1,5 @@
-// Builds the pack stream of a job that trains on pairs of answers, from the configuration of its data: rows with the key
-// "pairs" and the view "documents".
+// Builds the pack stream of a job that trains on pairs of answers, from the configuration of its data: rows with the
+// key "pairs" and the view "documents".
 //
 // Example
 //   {"kind": "jsonl", "paths": ["pairs.jsonl"], "pairs": {"format": "messages"}, "tokenizer": "tokenizer.json",
@@ -15,8 +15,8 @@
 
 namespace d9d {
 
-// global_batch_size and microbatch_size count pairs; a batch has two sequences for each (collate_pairs()), padded to the
-// longest of the microbatch, in a multiple of the ranks that share a sequence. Throws the ConfigError or IoError of
+// global_batch_size and microbatch_size count pairs; a batch has two sequences for each (collate_pairs()), padded to
+// the longest of the microbatch, in a multiple of the ranks that share a sequence. Throws the ConfigError or IoError of
 // build_documents() and PairDataset, and ConfigError for data that are no pairs, for other views, for long_documents
 // other than refuse and skip, and if sequences are longer than max_positions.
 [[nodiscard]] std::unique_ptr<PackStream<TokenBatch>> build_pair_stream(const DataConfig& config,

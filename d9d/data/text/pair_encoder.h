@@ -4,8 +4,8 @@
 //   targets            range 0         range 1           the second ends the document
 //
 // Texts are encoded one by one. Conversations are rendered by a chat template: the prompt with the header of the
-// assistant's next message, and each whole conversation, of which the answer is what follows the prompt. The prompt is a
-// column, or the messages with which both columns begin.
+// assistant's next message, and each whole conversation, of which the answer is what follows the prompt. The prompt is
+// a column, or the messages with which both columns begin.
 //
 // Example
 //   const PairEncoder encoder(std::make_shared<ByteEncoder>(), {.has_prompt = true});

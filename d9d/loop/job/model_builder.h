@@ -57,7 +57,7 @@ void warn_of_source_checkpoint(const DistContext& context, const ModelStageFacto
 enum class StagesOf : std::uint8_t {
   kNewJob,
   kResumedJob,  // the job continues from its own checkpoint, which is loaded afterwards
-  // Of the frozen copy of a job's reference (ReferenceWeights): the values of a new job, without master weights, and
+  // The frozen copy of a job's reference (ReferenceWeights): the values of a new job, without master weights, and
   // nothing is trained. The log does not say again what differs in source_checkpoint.
   kFrozenCopy,
 };
@@ -69,9 +69,9 @@ struct BuiltStage {
 
 // Runs the steps listed at the top of this file for one stage. Collective over the job. module: as
 // ModelProvider::initialize_model_stage() returned it. Of a resumed job, model_stage_factory.source_checkpoint is read
-// only with checkpoint_only_trainable_parameters, for the frozen parameters, which its own checkpoint lacks. On the meta
-// device no values are set. Throws ConfigError if the model is
-// one stage and a pattern of adapters matches nothing in it.
+// only with checkpoint_only_trainable_parameters, for the frozen parameters, which its own checkpoint lacks. On the
+// meta device no values are set. Throws ConfigError if the model is one stage and a pattern of adapters matches nothing
+// in it.
 BuiltStage build_model_stage(const DistContext& context, const TrainerConfig& config, AnyModelProvider& provider,
                              const PipelineStageInfo& stage, const std::shared_ptr<Module>& module,
                              StagesOf purpose = StagesOf::kNewJob);

@@ -17,8 +17,8 @@ namespace d9d {
 
 // The log-probability of the labels of each sequence together, [B]: the sum of token_log_probs() over its positions.
 // Collective over `positions`, the ranks that share a sequence (axis "cp"), in forward and in backward; the sums are
-// equal on them. The gradient is that of the sum of the ranks' losses: each of them computes the loss from the sums, and
-// gives it the weight that it has for one rank.
+// equal on them. The gradient is that of the sum of the ranks' losses: each of them computes the loss from the sums,
+// and gives it the weight that it has for one rank.
 [[nodiscard]] at::Tensor sequence_log_probs(const at::Tensor& cross_entropy, const DeviceMesh& positions);
 
 }  // namespace d9d

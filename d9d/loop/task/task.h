@@ -148,8 +148,8 @@ class TrainTask : public ForwardTask<Types> {
   // while it measures stages on the first microbatch.
 
   // If reference() names one: called once a microbatch, before compute_loss() of any microbatch of the step or of the
-  // evaluation's pack, on ranks with the last stage, without gradients. output: of the reference in evaluation mode, for
-  // the inputs of the microbatch. Writes into the state what compute_loss() compares with.
+  // evaluation's pack, on ranks with the last stage, without gradients. output: of the reference in evaluation mode,
+  // for the inputs of the microbatch. Writes into the state what compute_loss() compares with.
   virtual void take_reference(const Output& /*output*/, State& /*state*/) {}
 
   // Called once a microbatch, on ranks with the last stage; in evaluations without gradients. May write into the state

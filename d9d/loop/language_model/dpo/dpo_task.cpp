@@ -20,7 +20,7 @@ ForwardInputs<DpoTypes> DpoTask::build_forward_inputs(const TokenBatch& batch) {
             "[loop::DpoTask] expected sequences in pairs, each in a row of its own, got ", batch.input_ids.size(0),
             batch.packed ? " packed rows" : " rows", ". Give it the data of pair_data_provider().");
   DecoderInputs inputs = decoder_inputs(batch, positions_, options_);
-  // Of whole sequences: a rank that shares one may have none of its labels.
+  // The labels of whole sequences: a rank that shares one may have none of them.
   const at::Tensor is_pair = batch.labels.ne(kIgnoreIndex).any(/*dim=*/1).view({-1, 2}).all(/*dim=*/1);
   return {.input = std::move(inputs.input),
           .shared = std::move(inputs.shared),

@@ -44,8 +44,8 @@ struct DpoTypes {
 };
 
 // The loss of a pair is -log sigmoid(beta ((pi_chosen - ref_chosen) - (pi_rejected - ref_rejected))), that of a
-// microbatch the mean over its pairs, and its weight their number, so that the loss of a step is the mean over all pairs.
-// A model with experts adds its auxiliary loss. Logs, as means over pairs,
+// microbatch the mean over its pairs, and its weight their number, so that the loss of a step is the mean over all
+// pairs. A model with experts adds its auxiliary loss. Logs, as means over pairs,
 //
 //   rewards/chosen, rewards/rejected   beta (pi - ref)
 //   rewards/margins                    their difference

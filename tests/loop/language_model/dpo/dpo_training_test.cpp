@@ -25,7 +25,8 @@ std::vector<double> series(const Trained& trained, const std::string& name) {
 void expect_that_layouts_change_nothing(const DpoJob& job, const std::vector<DeviceMeshParameters>& meshes) {
   const Trained expected = train(job);
   EXPECT_NEAR(series(expected, "rewards/margins").front(), 0, 1e-12);  // the model is its reference
-  if (!job.job.has_experts) {  // which add their auxiliary loss
+  // Experts add their auxiliary loss.
+  if (!job.job.has_experts) {
     EXPECT_NEAR(series(expected, "loss").front(), std::log(2.0), 1e-12);
   }
   EXPECT_GT(series(expected, "rewards/margins").back(), 0.1);
