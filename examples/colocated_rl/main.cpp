@@ -3,9 +3,9 @@
 //   colocated_rl examples/colocated_rl/config.json [key.path=value ...]
 //
 // Each round: the policy is exported; the trainer sleeps; the engine loads the policy, completes the prompt many times
-// and is destroyed; the trainer wakes and trains on the completions with the highest reward. The engine is a stand-in
-// for one such as vLLM or SGLang: it allocates as much memory as a KV cache takes (rollouts.cache_gib).
-#include <algorithm>
+// and is destroyed; the trainer wakes and takes several steps on these completions, with the loss of GRPO. The engine is
+// a stand-in for one such as vLLM or SGLang: it allocates as much memory as a KV cache takes (rollouts.cache_gib).
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -19,29 +19,32 @@
 #include "d9d/data/sequences/token_sample.h"
 #include "d9d/loop/language_model/auto_providers.h"
 #include "d9d/loop/language_model/causal_lm_provider.h"
-#include "d9d/loop/language_model/language_model_task.h"
+#include "d9d/loop/language_model/decoder_inputs.h"
+#include "d9d/loop/language_model/sequence_log_probs.h"
 #include "d9d/loop/run/trainer.h"
-#include "d9d/model_state/load_model_state.h"
+#include "d9d/metrics/aggregates.h"
 #include "d9d/models/decoder/generate.h"
 #include "d9d/models/families.h"
+#include "d9d/models/load_decoder.h"
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
 
 namespace {
 
 struct RolloutConfig {
   std::string prompt = {};
   std::int64_t num_rollouts = 1;  // completions of each data-parallel rank in a round
-  std::int64_t num_kept = 1;      // of them are trained on, those with the highest reward
   std::int64_t num_tokens = 1;    // bytes of a completion
-  std::int64_t num_steps = 1;     // of training between two rounds
+  std::int64_t num_steps = 1;     // of training between two rounds, all on the same completions
+  double clip = 0.2;              // a step gains nothing where the ratio of probabilities is farther than this from 1
   double cache_gib = 0;           // memory of the engine besides its weights
   std::filesystem::path weights;  // the folder in which the engine gets the policy
   static constexpr auto fields() {
     using Config = RolloutConfig;
     return d9d::record<Config>(d9d::required("prompt", &Config::prompt),
                                d9d::required("num_rollouts", &Config::num_rollouts, d9d::at_least(1)),
-                               d9d::required("num_kept", &Config::num_kept, d9d::at_least(1)),
                                d9d::required("num_tokens", &Config::num_tokens, d9d::at_least(1)),
                                d9d::required("num_steps", &Config::num_steps, d9d::at_least(1)),
+                               d9d::defaulted("clip", &Config::clip, d9d::greater_than(0)),
                                d9d::defaulted("cache_gib", &Config::cache_gib, d9d::at_least(0)),
                                d9d::required("weights", &Config::weights));
   }
@@ -72,9 +75,6 @@ void check(const Config& config, const d9d::Qwen3DenseParameters& sizes) {
   const std::int64_t num_positions = std::ssize(rollouts.prompt) + rollouts.num_tokens;
   D9D_CHECK(!rollouts.prompt.empty(), d9d::ConfigError,
             "[config] rollouts.prompt: expected text, got none. Give at least one byte.");
-  D9D_CHECK(rollouts.num_kept <= rollouts.num_rollouts, d9d::ConfigError,
-            "[config] rollouts.num_kept: expected at most ", rollouts.num_rollouts, ", rollouts.num_rollouts, got ",
-            rollouts.num_kept, ". Lower it.");
   D9D_CHECK(num_positions <= sizes.max_position_ids, d9d::ConfigError,
             "[config] rollouts.num_tokens: expected a prompt and a completion of at most ", sizes.max_position_ids,
             " bytes, max_position_ids of the model, got ", num_positions, ". Lower it.");
@@ -90,23 +90,37 @@ double reward_of(const Tokens& completion) {
   return static_cast<double>(num_letters) / static_cast<double>(completion.size());
 }
 
+// A completion, with the log-probability that the policy gave each of its bytes when it drew them.
+struct Rollout {
+  Tokens completion;
+  std::vector<double> log_probs;
+  double advantage = 0;  // the reward's distance from the round's mean, in standard deviations
+};
+void to_json(nlohmann::json& json, const Rollout& rollout) {
+  json = {rollout.completion, rollout.log_probs, rollout.advantage};
+}
+void from_json(const nlohmann::json& json, Rollout& rollout) {
+  rollout = {json.at(0).get<Tokens>(), json.at(1).get<std::vector<double>>(), json.at(2).get<double>()};
+}
+
 // The stand-in for a rollout engine: a model of its own in the memory that the trainer has given back.
 class Engine {
  public:
-  Engine(const Config& config, const d9d::Qwen3DenseParameters& sizes, c10::Device device)
-      : model_(d9d::make_decoder_for_causal_lm(d9d::kQwen3Dense.build(sizes, {}), config.model_provider.head)),
+  Engine(const Config& config, c10::Device device)
+      : model_(d9d::load_decoder(config.rollouts.weights, d9d::to_scalar_type(config.model_provider.dtype), device)),
         cache_(at::empty({static_cast<std::int64_t>(config.rollouts.cache_gib * (1 << 30))},
-                         at::device(device).dtype(at::kByte))) {
-    const d9d::HuggingFaceDirectory policy(config.rollouts.weights);
-    model_->to(d9d::to_scalar_type(config.model_provider.dtype));
-    model_->materialize(device);
-    model_->reset_parameters(/*base_seed=*/0);  // also computes tables that no file has
-    d9d::load_model_state(*model_, d9d::kQwen3Dense.from_huggingface(sizes, d9d::CausalLMHeadConfig{}, policy.names()),
-                          d9d::tensors_of(policy));
-  }
-  [[nodiscard]] Tokens complete(const RolloutConfig& config, std::uint64_t seed) const {
-    const Tokens prompt(config.prompt.begin(), config.prompt.end());
-    return d9d::generate(model_, prompt, {.num_tokens = config.num_tokens, .temperature = 1.0, .seed = seed});
+                         at::device(device).dtype(at::kByte))) {}
+
+  // first: the number of the first completion, which decides what is drawn.
+  [[nodiscard]] std::vector<Rollout> complete(const RolloutConfig& config, std::int64_t first) const {
+    const std::vector<Tokens> prompts(static_cast<std::size_t>(config.num_rollouts),
+                                      Tokens(config.prompt.begin(), config.prompt.end()));
+    std::vector<Rollout> rollouts;
+    for (auto& generated : d9d::generate_batch(
+             model_, prompts, {.num_tokens = config.num_tokens, .temperature = 1.0, .first_sequence = first})) {
+      rollouts.push_back({.completion = std::move(generated.ids), .log_probs = std::move(generated.log_probs)});
+    }
+    return rollouts;
   }
 
  private:
@@ -114,36 +128,123 @@ class Engine {
   const at::Tensor cache_;
 };
 
+// B completions behind their prompt, S positions.
+struct RolloutBatch {
+  d9d::TokenBatch tokens;
+  at::Tensor log_probs;   // [B, S]: when each label was drawn; 0 where there is no label
+  at::Tensor advantages;  // [B]
+  static constexpr auto fields() {
+    return d9d::record<RolloutBatch>(d9d::field("tokens", &RolloutBatch::tokens),
+                                     d9d::field("log_probs", &RolloutBatch::log_probs),
+                                     d9d::field("advantages", &RolloutBatch::advantages));
+  }
+};
+
+struct RolloutState {
+  at::Tensor log_probs, advantages;
+  at::Tensor has_label, num_labels;  // [B, S], scalar
+  at::Tensor ratios;                 // [B, S]: probability now, divided by that when it was drawn
+  static constexpr auto fields() {
+    using State = RolloutState;
+    return d9d::record<State>(d9d::field("log_probs", &State::log_probs), d9d::field("advantages", &State::advantages),
+                              d9d::field("has_label", &State::has_label), d9d::field("num_labels", &State::num_labels),
+                              d9d::field("ratios", &State::ratios));
+  }
+};
+
+struct GrpoTypes {
+  using Batch = RolloutBatch;
+  using Input = d9d::SequenceInput;
+  using Transfer = d9d::SequenceTransfer;
+  using Shared = d9d::DecoderForCausalLM::Shared;
+  using Output = d9d::DecoderOutput<d9d::LanguageModellingHead>;
+  using State = RolloutState;
+};
+
+// Group relative policy optimization (Shao et al., arXiv:2402.03300) without a penalty: the mean over all tokens of
+// -min(ratio * advantage, clip(ratio) * advantage). The group is all completions of a round, which have one prompt.
+class GrpoTask : public d9d::TrainTask<GrpoTypes> {
+ public:
+  GrpoTask(const d9d::DistContext& context, double clip)
+      : positions_(context.mesh(d9d::MeshDomain::kBatch).slice({"cp"})), clip_(clip) {}
+
+  d9d::ForwardInputs<GrpoTypes> build_forward_inputs(const RolloutBatch& batch) override {
+    const d9d::DecoderInputs inputs = d9d::decoder_inputs(batch.tokens, positions_, {});
+    const at::Tensor has_label = inputs.shared.head.labels.ne(d9d::kIgnoreIndex);
+    return {.input = inputs.input,
+            .shared = inputs.shared,
+            .state = {.log_probs = d9d::context_parallel_shard(batch.log_probs, /*dim=*/1, positions_),
+                      .advantages = batch.advantages.unsqueeze(1),
+                      .has_label = has_label,
+                      .num_labels = has_label.sum()},
+            .num_tokens = inputs.num_tokens};
+  }
+  d9d::LossResult compute_loss(const Output& output, RolloutState& state, const d9d::JobSchedule&) override {
+    state.ratios = (d9d::token_log_probs(output.head.cross_entropy) - state.log_probs).exp();
+    const at::Tensor gains =
+        at::minimum(state.ratios * state.advantages, state.ratios.clamp(1 - clip_, 1 + clip_) * state.advantages);
+    return {.loss = -(gains * state.has_label).sum() / state.num_labels, .loss_weight = state.num_labels};
+  }
+  d9d::MetricMap create_metrics() override { return {{"ratio", std::make_shared<d9d::MeanMetric>()}}; }
+  void update_metrics(const RolloutState& state, const d9d::MetricMap& metrics) override {
+    d9d::metric_at<d9d::MeanMetric>(metrics, "ratio").update(state.ratios, state.has_label);
+  }
+
+ private:
+  d9d::DeviceMesh positions_;  // the ranks that share a sequence
+  double clip_;
+};
+
 // The completions that the job trains on until the next round. In every step a rank has its share as one microbatch.
-struct Rollouts : d9d::DataProvider<d9d::TokenBatch> {
+struct Rollouts : d9d::DataProvider<RolloutBatch> {
   struct Stream {
-    std::optional<std::vector<d9d::TokenBatch>> next() const {
+    std::optional<std::vector<RolloutBatch>> next() const {
       std::vector<d9d::TokenSample> samples;
-      for (std::size_t i = rank; i < rollouts.kept.size(); i += num_ranks) {
-        const Tokens& completion = rollouts.kept[i];
-        Tokens all(rollouts.prompt.begin(), rollouts.prompt.end());
-        all.insert(all.end(), completion.begin(), completion.end());
-        samples.push_back(d9d::next_token_sample(at::tensor(all, at::kLong)));
-        at::Tensor& labels = samples.back().labels;
-        labels = labels.clone();
-        labels.narrow(0, 0, std::ssize(rollouts.prompt) - 1).fill_(d9d::kIgnoreIndex);  // of the prompt
+      std::vector<at::Tensor> log_probs;
+      std::vector<double> advantages;
+      for (std::size_t i = rank; i < rollouts.all.size(); i += num_ranks) {
+        const Rollout& rollout = rollouts.all[i];
+        Tokens tokens(rollouts.prompt.begin(), rollouts.prompt.end());
+        tokens.insert(tokens.end(), rollout.completion.begin(), rollout.completion.end());
+        samples.push_back(d9d::next_token_sample(at::tensor(tokens, at::kLong)));
+        const std::int64_t num_of_prompt = std::ssize(rollouts.prompt) - 1;  // labels
+        samples.back().labels = samples.back().labels.clone();
+        samples.back().labels.narrow(0, 0, num_of_prompt).fill_(d9d::kIgnoreIndex);
+        log_probs.push_back(at::constant_pad_nd(at::tensor(rollout.log_probs, at::kFloat), {num_of_prompt, 0}));
+        advantages.push_back(rollout.advantage);
       }
-      return std::vector{d9d::collate_fixed(samples)};
+      return std::vector{RolloutBatch{.tokens = d9d::collate_fixed(samples),
+                                      .log_probs = at::stack(log_probs),
+                                      .advantages = at::tensor(advantages, at::kFloat)}};
     }
     static std::optional<std::int64_t> total_steps() { return std::nullopt; }
-    nlohmann::json state() const { return rollouts.kept; }
-    void load_state(const nlohmann::json& state) { rollouts.kept = state.get<std::vector<Tokens>>(); }
+    nlohmann::json state() const { return rollouts.all; }
+    void load_state(const nlohmann::json& state) { rollouts.all = state.get<std::vector<Rollout>>(); }
     Rollouts& rollouts;
     std::size_t rank, num_ranks;  // data-parallel
   };
-  std::unique_ptr<d9d::PackStream<d9d::TokenBatch>> build_pack_stream(const d9d::DistContext& context,
-                                                                      std::optional<std::int64_t>) override {
-    return d9d::as_pack_stream<d9d::TokenBatch>(Stream{*this, static_cast<std::size_t>(context.data_parallel_rank()),
-                                                       static_cast<std::size_t>(context.data_parallel_size())});
+  std::unique_ptr<d9d::PackStream<RolloutBatch>> build_pack_stream(const d9d::DistContext& context,
+                                                                   std::optional<std::int64_t>) override {
+    return d9d::as_pack_stream<RolloutBatch>(Stream{*this, static_cast<std::size_t>(context.data_parallel_rank()),
+                                                    static_cast<std::size_t>(context.data_parallel_size())});
   }
   std::string prompt;
-  std::vector<Tokens> kept;  // of all ranks, so that a checkpoint has one state of the data
+  std::vector<Rollout> all;  // of all ranks, so that a checkpoint has one state of the data
 };
+
+// Sets the advantages, and returns the mean reward.
+double compare(std::vector<Rollout>& rollouts) {
+  double sum = 0, squares = 0;
+  for (const Rollout& rollout : rollouts) {
+    const double reward = reward_of(rollout.completion);
+    sum += reward;
+    squares += reward * reward;
+  }
+  const auto count = static_cast<double>(rollouts.size());
+  const double mean = sum / count, deviation = std::sqrt(std::max(squares / count - mean * mean, 0.0));
+  for (Rollout& rollout : rollouts) rollout.advantage = (reward_of(rollout.completion) - mean) / (deviation + 1e-4);
+  return mean;
+}
 
 // What all programs use of the device; 0 without one.
 double gib_in_use(c10::Device device) {
@@ -157,13 +258,13 @@ void train(const Config& config, d9d::DistContext& context) {
   const auto sizes = d9d::causal_lm_sizes(d9d::kQwen3Dense, config.model_provider,
                                           config.trainer.model_stage_factory.source_checkpoint);
   check(config, sizes);
-  d9d::LanguageModelTask task(context);
-  d9d::CausalLMProvider model(d9d::kQwen3Dense, config.model_provider, sizes);
+  GrpoTask task(context, config.rollouts.clip);
+  d9d::CausalLMProvider<d9d::Qwen3DenseParameters, GrpoTypes> model(d9d::kQwen3Dense, config.model_provider, sizes);
   Rollouts data;
   data.prompt = config.rollouts.prompt;
   d9d::AutoOptimizerProvider optimizer(config.optimizer);
   d9d::AutoLRSchedulerProvider lr_scheduler(config.lr_scheduler);
-  d9d::Trainer<d9d::LanguageModelTypes> trainer(
+  d9d::Trainer<GrpoTypes> trainer(
       context, config.trainer,
       {.task = task, .model = model, .data = data, .optimizer = optimizer, .lr_scheduler = lr_scheduler});
 
@@ -172,30 +273,23 @@ void train(const Config& config, d9d::DistContext& context) {
     const double training = gib_in_use(context.device());
     trainer.sleep({d9d::SleepTag::kTensorStates, d9d::SleepTag::kComms});
     const double asleep = gib_in_use(context.device());
-    std::vector<std::pair<double, Tokens>> rollouts;
-    double sum = 0, generating = 0;
+    std::vector<Rollout> own;
+    double generating = 0;
     {
-      const Engine engine(config, sizes, context.device());
-      for (std::int64_t i = 0; i < config.rollouts.num_rollouts; ++i) {
-        const std::int64_t number =
-            (round * context.data_parallel_size() + context.data_parallel_rank()) * config.rollouts.num_rollouts + i;
-        const Tokens completion = engine.complete(config.rollouts, static_cast<std::uint64_t>(number));
-        rollouts.emplace_back(reward_of(completion), completion);
-        sum += rollouts.back().first;
-      }
+      const Engine engine(config, context.device());
+      const std::int64_t part = round * context.data_parallel_size() + context.data_parallel_rank();
+      own = engine.complete(config.rollouts, part * config.rollouts.num_rollouts);
       generating = gib_in_use(context.device());
     }
     if (!context.device().is_cpu()) at::accelerator::emptyCache();
     trainer.wake();
-    std::ranges::sort(rollouts, std::greater<>(), &std::pair<double, Tokens>::first);
-    std::vector<Tokens> best;
-    for (std::int64_t i = 0; i < config.rollouts.num_kept; ++i) best.push_back(rollouts[i].second);
-    data.kept.clear();
-    for (const auto& of_rank : d9d::all_gather_object(best, context.mesh(d9d::MeshDomain::kBatch).slice({"dp"}))) {
-      for (const auto& completion : of_rank) data.kept.push_back(completion.get<Tokens>());
+    data.all.clear();
+    for (const auto& of_rank : d9d::all_gather_object(own, context.mesh(d9d::MeshDomain::kBatch).slice({"dp"}))) {
+      for (const auto& rollout : of_rank) data.all.push_back(rollout.get<Rollout>());
     }
+    const double mean_reward = compare(data.all);
     if (!context.is_main_process()) return;
-    context.log().info("round ", round, ": mean reward ", sum / static_cast<double>(config.rollouts.num_rollouts));
+    context.log().info("round ", round, ": mean reward ", mean_reward);
     if (context.device().is_cpu()) return;
     context.log().info("GiB in use of the device: ", before, " before the job, ", training, " while it trains, ",
                        asleep, " while it sleeps, ", generating, " while the engine generates");
