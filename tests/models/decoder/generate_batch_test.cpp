@@ -116,15 +116,25 @@ TEST(GenerateBatch, Continues_prompts_of_different_lengths_as_transformers_with_
   });
 }
 
-TEST(GenerateBatch, Continues_as_transformers_on_two_ranks) {
+TEST(GenerateBatch, Continues_as_transformers_on_layouts_of_up_to_four_ranks) {
   const auto dense = [](const DistContext& context) { expect_as_transformers(kQwen3Dense, context); };
   const auto experts = [](const DistContext& context) { expect_as_transformers(kQwen3MoE, context); };
-  testing::run_ranks({.tensor_parallel = 2}, dense);
-  testing::run_ranks({.data_parallel_shard = 2}, dense);
-  testing::run_ranks({.data_parallel_replicate = 2}, dense);
-  testing::run_ranks({.data_parallel_shard = 2, .tensor_parallel = 2}, dense);
-  testing::run_ranks({.data_parallel_shard = 2, .expert_parallel = 2}, experts);
-  testing::run_ranks({.data_parallel_replicate = 2, .expert_parallel = 2}, experts);
+  const std::vector<std::int64_t> degrees = {1, 2, 4};
+  for (const std::int64_t replicas : degrees) {
+    for (const std::int64_t shards : degrees) {
+      for (const std::int64_t slices : {1, 2}) {  // there are two heads of keys
+        const DeviceMeshParameters mesh{
+            .data_parallel_replicate = replicas, .data_parallel_shard = shards, .tensor_parallel = slices};
+        if (mesh.world_size() > 1 && mesh.world_size() <= 4) testing::run_ranks(mesh, dense);
+      }
+      for (const std::int64_t parallel : degrees) {
+        const DeviceMeshParameters mesh{
+            .data_parallel_replicate = replicas, .data_parallel_shard = shards, .expert_parallel = parallel};
+        const std::int64_t num_ranks = mesh.world_size();
+        if (num_ranks > 1 && num_ranks <= 4 && num_ranks % parallel == 0) testing::run_ranks(mesh, experts);
+      }
+    }
+  }
 }
 
 template <class Body>
