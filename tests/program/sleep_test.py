@@ -30,7 +30,7 @@ class Sleep(ProgramTest):
         trainer["model_stage_factory"] = {"master_dtype": "float32"}
         trainer["checkpointing"]["save_dir"] = str(folder / "saves")
         total = torch.cuda.mem_get_info()[1] / 2**30
-        config["rollouts"].update(num_rollouts=2, num_kept=2, num_tokens=4, num_steps=2, weights=str(folder / "policy"),
+        config["rollouts"].update(num_rollouts=2, num_tokens=4, num_steps=2, weights=str(folder / "policy"),
                                   cache_gib=total - 16)
         path = folder / "config.json"
         path.write_text(json.dumps(config))

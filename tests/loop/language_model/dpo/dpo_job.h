@@ -98,7 +98,7 @@ inline Trained train(const DpoJob& job) {
   std::filesystem::remove(metrics);
   Trained trained;
   std::mutex mutex;
-  run_ranks(job.job.backend, job.job.mesh.world_size(), [&](World& world) {
+  const auto run = [&](World& world) {
     const DistContext context({.mesh = job.job.mesh,
                                .world = borrowed(world),
                                .local_rank = world.rank(),
@@ -134,9 +134,14 @@ inline Trained train(const DpoJob& job) {
     for (const auto& stage : trainer.stages()) whole.push_back(stage->full_state_dict());
     const std::lock_guard lock(mutex);
     for (const auto& of_stage : whole) {
-      for (const auto& [name, tensor] : of_stage) trained.parameters.try_emplace(name, tensor.detach().clone());
+      for (const auto& [name, tensor] : of_stage) trained.parameters.try_emplace(name, tensor.detach().cpu().clone());
     }
-  });
+  };
+  if (job.job.is_on_gpu) {
+    run(*one_rank_world(at::Device(at::kCUDA, 0)));
+  } else {
+    run_ranks(job.job.backend, job.job.mesh.world_size(), run);
+  }
   std::ifstream file(metrics);
   for (std::string line; std::getline(file, line);) trained.logged.push_back(nlohmann::json::parse(line));
   return trained;
