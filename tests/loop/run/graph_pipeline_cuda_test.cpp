@@ -92,11 +92,10 @@ TEST_F(GraphPipelineCuda, With_frozen_layers_and_buckets_train_as_without) {
 }
 
 TEST_F(GraphPipelineCuda, With_adapters_train_as_without) {
-  const auto params = [](double dropout) { return LoraParams{.r = 2, .alpha = 4.0, .dropout = dropout}; };
-  const LoraConfig of_experts{".*_proj", {.r = 8, .alpha = 4.0}};
-  expect_same_bits({.has_experts = true, .adapters = of_experts, .dtype = at::kBFloat16});
-  expect_same_bits({.adapters = LoraConfig{".*_proj", params(0.1)}});
-  expect_same_bits({.adapters = DoraConfig{".*_proj", params(0.1)}});
+  const LoraParams params{.r = 8, .alpha = 4.0};  // without dropout, which a recorded step refuses
+  expect_same_bits({.has_experts = true, .adapters = LoraConfig{".*_proj", params}, .dtype = at::kBFloat16});
+  expect_same_bits({.adapters = LoraConfig{".*_proj", params}});
+  expect_same_bits({.adapters = DoraConfig{".*_proj", params}});
 }
 
 TEST_F(GraphPipelineCuda, Have_a_graph_for_each_computation) {
