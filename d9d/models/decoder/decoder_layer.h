@@ -34,6 +34,9 @@ class DecoderLayer : public Module {
   // hidden_states [B, S, H]; under tensor parallelism a shard of the positions, while the context covers all of them.
   [[nodiscard]] virtual DecoderLayerOutput forward(const at::Tensor& hidden_states,
                                                    const LayerContext& context) const = 0;
+  // Whether a cache of keys and values serves the layer in generation: positions meet in Sdpa alone. A layer that mixes
+  // them in another way, too, such as by a convolution, returns false; generate() then gives it whole sequences.
+  [[nodiscard]] virtual bool is_cacheable() const { return true; }
 };
 
 }  // namespace d9d

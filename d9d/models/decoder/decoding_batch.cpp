@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <numeric>
+#include <ranges>
 
 #include <ATen/ATen.h>
 
@@ -54,14 +55,15 @@ bool can_decode_with_cache(DecoderForCausalLM& model, const DeviceMesh& sequence
   if (sequence_ranks.has_axis("cp") && sequence_ranks.axis_size("cp") > 1) return false;
   std::int64_t num_layers = 0, num_attending = 0;
   model.for_each_module([&](const std::string&, Module& module) {
-    if (dynamic_cast<DecoderLayer*>(&module) == nullptr) return;
+    const auto* const layer = dynamic_cast<const DecoderLayer*>(&module);
+    if (layer == nullptr) return;
     bool attends = false;
     module.for_each_module([&](const std::string&, Module& each) {
       const auto* const core = dynamic_cast<const Sdpa*>(&each);
       attends = attends || (core != nullptr && !core->parameters.needs_attention_mask);
     });
     num_layers += 1;
-    num_attending += attends ? 1 : 0;
+    num_attending += attends && layer->is_cacheable() ? 1 : 0;
   });
   return num_layers > 0 && num_attending == num_layers;
 }
@@ -89,7 +91,8 @@ DecodingBatch::DecodingBatch(const ModulePtr<DecoderForCausalLM>& model,
 }
 
 DecodingBatch::~DecodingBatch() {
-  for (const auto& [core, context] : former_) core->set_attention_context(context);
+  // In the reverse order, because a layer that has several names is in the list for each.
+  for (const auto& [core, context] : std::views::reverse(former_)) core->set_attention_context(context);
 }
 
 at::Tensor DecodingBatch::next_logits() {
@@ -100,6 +103,7 @@ at::Tensor DecodingBatch::next_logits() {
 }
 
 at::Tensor DecodingBatch::forward_row() {
+  step_->number += 1;
   Row row;
   for (const std::int64_t place : active_) {
     Sequence& sequence = sequence_at(place);
@@ -182,6 +186,7 @@ at::Tensor DecodingBatch::forward_recorded() {
   }
   recorded_->numbers.copy_(at::tensor(numbers, at::kLong).view({4, -1}));
   const auto compute = [&] {
+    step_->number += 1;
     step_->keys.lengths = recorded_->numbers[3].to(at::kInt);
     const auto one_each = at::arange(static_cast<std::int64_t>(count) + 1, at::device(device_).dtype(at::kInt));
     const SequenceShared shared{.position_ids = recorded_->numbers[1].unsqueeze(0),

@@ -32,8 +32,8 @@ struct DecodingBatchOptions {
   DeviceMesh sequence_ranks = {};   // see GenerateOptions
 };
 
-// Whether a cache serves this model: it is in one piece, every layer attends through Sdpa, and no rank has a part of
-// the positions (context parallelism).
+// Whether a cache serves this model, as far as that shows before a forward: it is in one piece, every layer attends
+// through Sdpa and is_cacheable(), and no rank has a part of the positions (context parallelism).
 [[nodiscard]] bool can_decode_with_cache(DecoderForCausalLM& model, const DeviceMesh& sequence_ranks);
 
 // Its forwards run in the caller's mode of modules and gradients. While it lives, the model's attention uses its caches.

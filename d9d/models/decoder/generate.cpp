@@ -10,6 +10,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/philox.h"
+#include "d9d/blocks/attention/key_value_cache.h"
 #include "d9d/blocks/positional/rotary_embedding.h"
 #include "d9d/core/collectives/agreed.h"
 #include "d9d/core/device/side_stream.h"
@@ -159,7 +160,10 @@ std::vector<std::int64_t> generate(TokenModel& model, std::vector<std::int64_t> 
   const ModulePtr<DecoderForCausalLM> whole = model.whole();
   if (whole && std::ssize(prompt) + options.num_tokens <= num_seen &&
       can_decode_with_cache(*whole, options.sequence_ranks)) {
-    return decode(whole, {std::move(prompt)}, options, options.ranks).front().ids;
+    try {
+      return decode(whole, {prompt}, options, options.ranks).front().ids;
+    } catch (const UncachedAttentionError&) {  // of the first forward, on all ranks
+    }
   }
   return generate_without_cache(model, std::move(prompt), num_seen, options);
 }

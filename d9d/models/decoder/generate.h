@@ -1,6 +1,7 @@
 // Generates tokens with a trained decoder. A cache keeps the keys and values of earlier positions. Models in several
-// stages, under context parallelism, with layers that do not attend through Sdpa, and sequences beyond max_sequence run
-// without one: generate() then computes the whole sequence for every token, and generate_batch() refuses them.
+// stages, under context parallelism, with layers that no cache serves (UncachedAttentionError,
+// DecoderLayer::is_cacheable), and sequences beyond max_sequence run without one: generate() then computes the whole
+// sequence for every token, and generate_batch() refuses them.
 //
 // Example
 //   std::string text = generate_bytes(model, "#include <", {.num_tokens = 200, .temperature = 0.7});
