@@ -26,13 +26,15 @@ void check_token_choice(const TokenChoice& choice, std::string_view caller) {
 
 at::Tensor token_probabilities(const at::Tensor& logits, const TokenChoice& choice) {
   const bool has_cumsum = !logits.is_cuda() || !at::globalContext().deterministicAlgorithms();
-  at::Tensor scores = (has_cumsum ? logits : logits.cpu()).to(at::kDouble) / choice.temperature;
+  at::Tensor scores = (has_cumsum ? logits : logits.cpu()).to(at::kDouble);
+  scores =
+      (scores - scores.amax(-1, /*keepdim=*/true)) / choice.temperature;  // so that no quotient is infinite but -inf
   if (choice.top_k > 0 && choice.top_k < scores.size(-1)) {
     const at::Tensor least = std::get<0>(scores.topk(choice.top_k)).narrow(-1, choice.top_k - 1, 1);
     scores = scores.masked_fill(scores < least, kMinusInfinity);
   }
   if (choice.top_p < 1) {
-    const auto [sorted, order] = scores.sort(-1, /*descending=*/true);
+    const auto [sorted, order] = scores.sort(/*stable=*/true, -1, /*descending=*/true);
     const at::Tensor probabilities = at::softmax(sorted, -1);
     const at::Tensor before = probabilities.cumsum(-1) - probabilities;  // of all likelier tokens
     const at::Tensor dropped = before >= choice.top_p;
@@ -48,7 +50,8 @@ at::Tensor choose_tokens(const at::Tensor& logits, const TokenChoice& choice, co
   // Below the total, so that the first sum above it is that of a token with a probability.
   const at::Tensor below = at::nextafter(total, at::zeros_like(total));
   const at::Tensor points = at::minimum(draws.to(cumulative.device()).unsqueeze(-1) * total, below);
-  return at::searchsorted(cumulative, points, /*out_int32=*/false, /*right=*/true).squeeze(-1).to(logits.device());
+  const at::Tensor ids = at::searchsorted(cumulative, points, /*out_int32=*/false, /*right=*/true).squeeze(-1);
+  return ids.clamp_max(logits.size(-1) - 1).to(logits.device());
 }
 
 }  // namespace d9d

@@ -25,11 +25,13 @@ struct TokenChoice {
 void check_token_choice(const TokenChoice& choice, std::string_view caller);
 
 // Local. The probabilities from which tokens are drawn, [N, V] double, of logits [N, V]. On the CPU under deterministic
-// algorithms, because cumsum has no deterministic kernel on GPUs. The temperature must not be 0.
+// algorithms, because cumsum has no deterministic kernel on GPUs. The temperature must not be 0. Of a row whose largest
+// logit is not finite they are NaN.
 [[nodiscard]] at::Tensor token_probabilities(const at::Tensor& logits, const TokenChoice& choice);
 
 // Local. Returns one id for each row of logits [N, V], [N] int64 on their device. draws [N] double in [0, 1) on the
-// CPU: where in the cumulative distribution a token is taken; unused if the temperature is 0.
+// CPU: where in the cumulative distribution a token is taken; unused if the temperature is 0. Of a row whose largest
+// logit is not finite it is any id.
 [[nodiscard]] at::Tensor choose_tokens(const at::Tensor& logits, const TokenChoice& choice, const at::Tensor& draws);
 
 }  // namespace d9d

@@ -1,7 +1,8 @@
 #include "d9d/models/decoder/generate.h"
 
 #include <algorithm>
-#include <limits>
+#include <cmath>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -24,14 +25,15 @@ namespace {
 
 using Prompts = std::vector<std::vector<std::int64_t>>;
 
+constexpr std::int64_t kMostPositions = std::int64_t{1} << 30;  // kernels count them in int32
+
 TokenChoice choice_of(const GenerateOptions& options) {
   return {.temperature = options.temperature, .top_k = options.top_k, .top_p = options.top_p};
 }
 
 // The number of latest tokens that the model sees.
 std::int64_t max_sequence(DecoderForCausalLM& model, const GenerateOptions& options) {
-  if (options.max_sequence > 0) return options.max_sequence;
-  std::int64_t positions = std::numeric_limits<std::int64_t>::max();
+  std::int64_t positions = options.max_sequence > 0 ? std::min(options.max_sequence, kMostPositions) : kMostPositions;
   model.for_each_module([&](const std::string&, Module& module) {
     const auto* const rope = dynamic_cast<const RotaryEmbeddingProvider*>(&module);
     if (rope != nullptr) positions = std::min(positions, rope->config.max_position_ids);
@@ -68,25 +70,71 @@ at::Tensor draws(const std::vector<std::int64_t>& sequences, std::int64_t i, con
   return at::tensor(points, at::kDouble);
 }
 
-// Collective over `ranks`, which have the same sequences. Chooses a token for each row of logits [N, V], [N].
-at::Tensor choose(const at::Tensor& logits, const at::Tensor& points, const GenerateOptions& options,
-                  const DeviceMesh& ranks) {
+// A token for each row of logits, and the logarithm of its probability: NaN if not all logits are numbers.
+struct Chosen {
+  std::vector<std::int64_t> ids;
+  std::vector<double> log_probs;
+};
+
+// Collective over `ranks`, which have the same sequences. Chooses from logits [N, V].
+Chosen choose(const at::Tensor& logits, const at::Tensor& points, const GenerateOptions& options,
+              const DeviceMesh& ranks) {
   const at::Tensor ids = choose_tokens(logits, choice_of(options), points);
   if (ranks.num_ranks() > 1 && ids.numel() > 0) ranks.communicator()->broadcast(ids, 0).wait();
-  return ids;
+  const at::Tensor scores = logits.to(at::promote_types(logits.scalar_type(), at::kFloat));
+  const at::Tensor log_probs = scores.gather(-1, ids.unsqueeze(-1)).squeeze(-1) - scores.logsumexp(-1);
+  const at::Tensor both = at::stack({ids.to(at::kDouble), log_probs.to(at::kDouble)}).cpu();
+  const double* const first = both.const_data_ptr<double>();
+  Chosen chosen;
+  for (std::int64_t n = 0; n < ids.numel(); ++n) {
+    chosen.ids.push_back(static_cast<std::int64_t>(first[n]));
+    chosen.log_probs.push_back(first[ids.numel() + n]);
+  }
+  return chosen;
 }
 
 bool is_stop(std::int64_t id, const GenerateOptions& options) {
   return std::ranges::find(options.stop_ids, id) != options.stop_ids.end();
 }
 
-// Collective over `ranks`. Returns whether any has something.
-bool any(bool has, const DeviceMesh& ranks, at::Device device) {
-  if (ranks.num_ranks() == 1) return has;
-  at::Tensor count = at::full({1}, has ? 1 : 0, at::TensorOptions(device).dtype(at::kLong));
-  ranks.communicator()->all_reduce(count, ReduceOp::kMax).wait();
-  return count.item<std::int64_t>() > 0;
-}
+// What ranks do alone with their tokens, between forwards in which all take part: if it fails on one, all end together.
+class LocalWork {
+ public:
+  explicit LocalWork(const DeviceMesh& ranks) : ranks_(ranks) {}
+
+  // Local. Does what is to be done with a new token.
+  void take(std::int64_t id, double log_prob, std::int64_t sequence, const GenerateOptions& options) {
+    if (error_) return;
+    try {
+      D9D_CHECK(!std::isnan(log_prob), StateError,
+                "[models::generate] expected logits that are numbers, got others from the model for sequence ",
+                sequence, ". Look for NaN in its weights, or compute in a dtype of a larger range.");
+      if (options.on_token) options.on_token(id, sequence);
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  }
+
+  // Collective. Returns whether any rank has more to do. If take() has failed on any, all throw: that rank its error.
+  [[nodiscard]] bool continues(bool has_more, at::Device device) const {
+    const auto rethrow = [this] {
+      if (error_) std::rethrow_exception(error_);
+    };
+    if (ranks_.num_ranks() == 1) {
+      rethrow();
+      return has_more;
+    }
+    const at::Tensor most = at::full({1}, error_ ? 2 : (has_more ? 1 : 0), at::device(device).dtype(at::kLong));
+    ranks_.communicator()->all_reduce(most, ReduceOp::kMax).wait();
+    const auto state = most.item<std::int64_t>();
+    if (state == 2) agreed(ranks_, rethrow);
+    return state == 1;
+  }
+
+ private:
+  const DeviceMesh ranks_;
+  std::exception_ptr error_;
+};
 
 // Continues the prompts with a cache. token_ranks: those with the same prompts, which take the same tokens.
 std::vector<GeneratedSequence> decode(const ModulePtr<DecoderForCausalLM>& model, const Prompts& prompts,
@@ -96,37 +144,24 @@ std::vector<GeneratedSequence> decode(const ModulePtr<DecoderForCausalLM>& model
   const at::NoGradGuard no_grad;
   const at::Device device = model->head->weights.front()->stored().device();
   std::vector<GeneratedSequence> results(prompts.size());
-  std::vector<at::Tensor> log_probs;                 // of each step, on the device
-  std::vector<std::vector<std::int64_t>> sequences;  // to which these belong
   const auto generate_all = [&] {
     DecodingBatch batch(model, prompts,
                         {.num_new_tokens = options.num_tokens, .sequence_ranks = options.sequence_ranks});
-    for (std::int64_t i = 0; i < options.num_tokens; ++i) {
-      if (!any(!batch.active().empty(), options.ranks, device)) break;
-      const at::Tensor logits = batch.next_logits();
-      const at::Tensor ids = choose(logits, draws(batch.active(), i, options), options, token_ranks);
-      const at::Tensor scores = logits.to(at::promote_types(logits.scalar_type(), at::kFloat));
-      const at::Tensor of_ids = scores.gather(-1, ids.unsqueeze(-1)).squeeze(-1);
-      log_probs.push_back((of_ids - scores.logsumexp(-1)).to(at::kDouble));
-      sequences.push_back(batch.active());
-      const at::Tensor here = ids.cpu();
-      batch.append({here.const_data_ptr<std::int64_t>(), sequences.back().size()});
-      for (std::size_t n = 0; n < sequences.back().size(); ++n) {
-        const std::int64_t sequence = sequences.back()[n], id = here.const_data_ptr<std::int64_t>()[n];
-        results[static_cast<std::size_t>(sequence)].ids.push_back(id);
-        if (options.on_token) options.on_token(id, sequence);
-        if (is_stop(id, options)) batch.end(sequence);
+    LocalWork work(options.ranks);
+    for (std::int64_t i = 0; work.continues(i < options.num_tokens && !batch.active().empty(), device); ++i) {
+      const std::vector<std::int64_t> sequences = batch.active();
+      const Chosen chosen = choose(batch.next_logits(), draws(sequences, i, options), options, token_ranks);
+      batch.append(chosen.ids);
+      for (std::size_t n = 0; n < sequences.size(); ++n) {
+        GeneratedSequence& result = results[static_cast<std::size_t>(sequences[n])];
+        result.ids.push_back(chosen.ids[n]);
+        result.log_probs.push_back(chosen.log_probs[n]);
+        work.take(chosen.ids[n], chosen.log_probs[n], sequences[n], options);
+        if (is_stop(chosen.ids[n], options)) batch.end(sequences[n]);
       }
     }
   };
   SideStream(device).run(generate_all).wait();  // no graph is recorded on the default stream
-  if (log_probs.empty()) return results;
-  const at::Tensor all = at::cat(log_probs).cpu();
-  const double* next = all.const_data_ptr<double>();
-  for (const auto& of_step : sequences) {
-    for (const std::int64_t sequence : of_step)
-      results[static_cast<std::size_t>(sequence)].log_probs.push_back(*next++);
-  }
   return results;
 }
 
@@ -138,14 +173,17 @@ std::vector<std::int64_t> generate_without_cache(TokenModel& model, std::vector<
   const EvalScope eval_scope(parts);
   const at::NoGradGuard no_grad;
   std::vector<std::int64_t> generated;
+  LocalWork work(options.ranks);
   for (std::int64_t i = 0; i < options.num_tokens; ++i) {
     const std::int64_t length = std::min<std::int64_t>(std::ssize(tokens), num_seen);
     const at::Tensor ids = at::from_blob(tokens.data() + std::ssize(tokens) - length, {1, length}, at::kLong).clone();
     const at::Tensor logits = model.last_logits(ids, options.sequence_ranks).unsqueeze(0);
-    tokens.push_back(choose(logits, draws({0}, i, options), options, options.ranks).item<std::int64_t>());
-    generated.push_back(tokens.back());
-    if (options.on_token) options.on_token(tokens.back(), 0);
-    if (is_stop(tokens.back(), options)) break;
+    const Chosen chosen = choose(logits, draws({0}, i, options), options, options.ranks);
+    const std::int64_t id = chosen.ids.front();
+    tokens.push_back(id);
+    generated.push_back(id);
+    work.take(id, chosen.log_probs.front(), /*sequence=*/0, options);
+    if (!work.continues(i + 1 < options.num_tokens && !is_stop(id, options), logits.device())) break;
   }
   return generated;
 }
@@ -158,7 +196,7 @@ std::vector<std::int64_t> generate(TokenModel& model, std::vector<std::int64_t> 
   check({prompt}, part, options);
   const std::int64_t num_seen = max_sequence(part, options);
   const ModulePtr<DecoderForCausalLM> whole = model.whole();
-  if (whole && std::ssize(prompt) + options.num_tokens <= num_seen &&
+  if (whole && options.num_tokens <= num_seen - std::ssize(prompt) &&
       can_decode_with_cache(*whole, options.sequence_ranks)) {
     try {
       return decode(whole, {prompt}, options, options.ranks).front().ids;
@@ -177,12 +215,17 @@ std::vector<GeneratedSequence> generate_batch(const ModulePtr<DecoderForCausalLM
         "[models::generate_batch] expected a model in one piece, without context parallelism, all of whose layers "
         "attend through Sdpa without a mask, got another one. Use generate().");
     const std::int64_t most = max_sequence(*model, options);
+    std::int64_t num_positions = 0;
     for (const auto& prompt : prompts) {
-      D9D_CHECK(std::ssize(prompt) + options.num_tokens <= most, ConfigError,
+      D9D_CHECK(options.num_tokens <= most - std::ssize(prompt), ConfigError,
                 "[models::generate_batch] expected prompts that have with num_tokens = ", options.num_tokens,
                 " at most ", most, " positions, got one of ", prompt.size(),
                 ". Generate fewer tokens, or cut the prompt off.");
+      num_positions += std::ssize(prompt) + options.num_tokens;
     }
+    D9D_CHECK(num_positions <= kMostPositions, ConfigError,
+              "[models::generate_batch] expected prompts and new tokens of together at most 2^30 positions, got ",
+              num_positions, ". Give it fewer prompts at a time.");
   });
   return decode(model, prompts, options, options.sequence_ranks);
 }

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <set>
 
 #include <ATen/ATen.h>
@@ -231,15 +232,59 @@ TEST(GenerateBatch, Tells_each_token_and_leaves_the_model_as_it_was) {
     const auto results = generate_batch(model, {{1}, {2, 3}}, options);
     EXPECT_THAT(told, ElementsAre(results[0].ids, results[1].ids));
     EXPECT_TRUE(model->is_training());
-    options.on_token = [](std::int64_t, std::int64_t) { throw UsageError("enough"); };
-    EXPECT_THROW((void)generate_batch(model, {{1}}, options), UsageError);
-    options.on_token = {};
     EXPECT_EQ(generate_batch(model, {{2, 3}}, options).front().ids, results[1].ids);
     EXPECT_EQ(generate(model, {2, 3}, options), results[1].ids);
     options.num_tokens = 0;
     EXPECT_TRUE(generate_batch(model, {{1}}, options).front().ids.empty());
     EXPECT_TRUE(generate_batch(model, {}, options).empty());
   });
+}
+
+// The ranks agree on the end, so that their next collectives fit.
+TEST(GenerateBatch, Ends_on_all_ranks_where_a_callback_throws_on_one) {
+  const auto is_ended = [](const DistContext& context, const auto& continued) {
+    GenerateOptions options = options_on(context);
+    options.on_token = [&](std::int64_t, std::int64_t) {
+      if (context.is_main_process()) throw UsageError("enough");
+    };
+    if (context.is_main_process()) {
+      EXPECT_EQ(test::message_of<UsageError>([&] { continued(options); }), "enough");
+    } else {
+      EXPECT_EQ(test::message_of<IoError>([&] { continued(options); }), "enough (rank 0)");
+    }
+  };
+  const auto expect_ended = [&](const DistContext& context) {
+    const auto model = load(kQwen3Dense, context);
+    is_ended(context, [&](const GenerateOptions& options) { (void)generate_batch(model, {{1}, {2}}, options); });
+    is_ended(context, [&](const GenerateOptions& options) { (void)generate(model, {1}, options); });
+    is_ended(context, [&](GenerateOptions options) {
+      options.max_sequence = 8;  // without a cache
+      (void)generate(model, {1}, options);
+    });
+    EXPECT_EQ(generate_batch(model, {{5}}, options_on(context)).front().ids,
+              expected_of("qwen3_dense").at("greedy").at(0).at("ids").get<Ids>());
+  };
+  testing::run_ranks(DeviceMeshParameters{}, expect_ended);
+  testing::run_ranks({.data_parallel_shard = 2}, expect_ended);
+  testing::run_ranks({.tensor_parallel = 2}, expect_ended);
+}
+
+TEST(GenerateBatch, Refuses_logits_that_are_no_numbers) {
+  for (const double value : {std::nan(""), HUGE_VAL}) {
+    on_one_rank([&](const ModulePtr<DecoderForCausalLM>& model, const DistContext& context) {
+      model->head->weights.front()->stored().detach().select(0, 7).fill_(value);
+      for (const double temperature : {0.0, 1.0}) {
+        GenerateOptions options = options_on(context);
+        options.temperature = temperature;
+        const auto expect_refused = [](const auto& generated) {
+          EXPECT_THAT(test::message_of<StateError>(generated), HasSubstr("expected logits that are numbers"));
+        };
+        expect_refused([&] { (void)generate_batch(model, {{1}, {2, 3}}, options); });
+        options.max_sequence = 8;
+        expect_refused([&] { (void)generate(model, {1}, options); });
+      }
+    });
+  }
 }
 
 // generate() leaves the cache where the window moves.
@@ -265,6 +310,9 @@ TEST(GenerateBatch, Equals_generation_without_a_cache) {
     options.max_sequence = 0;
     options.num_tokens = 80;  // of a model with 64 positions
     EXPECT_EQ(generate(model, {7, 8, 9}, options).size(), 80U);
+    const Ids expected = generate(model, {7, 8, 9}, options);
+    options.max_sequence = 70;
+    EXPECT_EQ(generate(model, {7, 8, 9}, options), expected);
   });
 }
 
@@ -281,6 +329,14 @@ TEST(GenerateBatch, Is_refused_on_all_ranks_for_the_prompt_of_one) {
     EXPECT_THAT(refusal({96}), HasSubstr("ids below the model's vocabulary of 96, got 96"));
     EXPECT_THAT(refusal(Ids(41, 1)), HasSubstr("with num_tokens = 24 at most 64 positions, got one of 41"));
     EXPECT_NO_THROW((void)generate_batch(model, {Ids(40, 1)}, options_on(context)));
+    GenerateOptions endless = options_on(context);
+    for (const std::int64_t num_tokens : {std::int64_t{1} << 40, std::numeric_limits<std::int64_t>::max()}) {
+      endless.num_tokens = num_tokens;
+      EXPECT_THAT(test::message_of<ConfigError>([&] {
+                    (void)generate_batch(model, {{1, 2}}, endless);
+                  }),
+                  HasSubstr("at most 64 positions, got one of 2"));
+    }
   });
 }
 
@@ -393,6 +449,15 @@ TEST(ChooseTokens, Never_draws_a_token_without_probability) {
   const at::Tensor logits = at::tensor({-INFINITY, 0.0, -INFINITY, 0.0, -INFINITY}, at::kDouble).expand({3, -1});
   const at::Tensor draws = at::tensor({0.0, 0.5, std::nextafter(1.0, 0.0)}, at::kDouble);
   EXPECT_TRUE(at::equal(choose_tokens(logits, {.temperature = 1.0}, draws), at::tensor({1, 3, 3}, at::kLong)));
+}
+
+TEST(ChooseTokens, Takes_the_likeliest_token_at_the_lowest_temperature) {
+  const at::Tensor logits = at::tensor({-3.0, 40.0, 39.0, -INFINITY}, at::kDouble).expand({2, -1});
+  const at::Tensor draws = at::tensor({0.0, std::nextafter(1.0, 0.0)}, at::kDouble);
+  for (const double temperature : {1e-9, 1e-320}) {
+    EXPECT_TRUE(at::equal(choose_tokens(logits, {.temperature = temperature, .top_k = 3, .top_p = 0.9}, draws),
+                          at::tensor({1, 1}, at::kLong)));
+  }
 }
 
 TEST(ChooseTokens, Refuses_values_out_of_range) {
