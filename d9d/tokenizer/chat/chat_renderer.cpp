@@ -30,6 +30,20 @@ bool is_plain(const nlohmann::json& message) {
   return true;
 }
 
+// Those that name a message, say, would replace what is rendered.
+void check_template_kwargs(const std::string& kwargs) {
+  if (kwargs.empty()) return;
+  const auto variables = nlohmann::json::parse(kwargs, nullptr, /*allow_exceptions=*/false);
+  D9D_CHECK(variables.is_object(), ConfigError,
+            "[tokenizer::chat] expected an object as chat_template_kwargs, such as {\"enable_thinking\": false}, got ",
+            kwargs, ". Correct it.");
+  for (const char* const own : {"messages", "tools", "add_generation_prompt"}) {
+    D9D_CHECK(!variables.contains(own), ConfigError,
+              "[tokenizer::chat] expected variables in chat_template_kwargs that conversations do not set, got \"", own,
+              "\". Remove it.");
+  }
+}
+
 std::shared_ptr<const JinjaTemplate> jinja_of(std::optional<JinjaSource> source, const ChatRendererOptions& options) {
   if (!source) return nullptr;
   source->options = options.template_kwargs;
@@ -159,6 +173,7 @@ std::string ChatRenderer::fingerprint() const {
 }
 
 ChatRenderer chat_renderer(const ChatRendererOptions& options) {
+  check_template_kwargs(options.template_kwargs);
   const auto published = jinja_of(published_template(options.tokenizer), options);
   if (!options.chat_template) {
     D9D_CHECK(published != nullptr, ConfigError,

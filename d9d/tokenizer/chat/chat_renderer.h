@@ -68,9 +68,9 @@ struct ChatRendererOptions {
 };
 
 // Finds the renderer: build it once. A template that writes what a family does is rendered as that family. Throws
-// ConfigError if there is no template, if the named one writes otherwise than that of the folder, if a named family has
-// no such template_kwargs, or if a template marks as the assistant's what others say; and the errors of
-// published_template() and JinjaTemplate::render().
+// ConfigError if there is no template, if the named one writes otherwise than that of the folder, for template_kwargs
+// that are no object, that conversations set or that a named family does not have, or if a template marks as the
+// assistant's what others say; and the errors of published_template() and JinjaTemplate::render().
 [[nodiscard]] ChatRenderer chat_renderer(const ChatRendererOptions& options);
 
 }  // namespace d9d

@@ -148,6 +148,13 @@ TEST_F(RenderedChats, Have_the_variables_that_options_give) {
   EXPECT_EQ(with(R"({"style": ["x", 1]})").render(kChat).text, "['x', 1]<s><user>a<assistant>b</s>");
   EXPECT_EQ(with(R"({"bos_token": ""})").render(kChat).text, "<user>a<assistant>b</s>");
   EXPECT_NE(with(R"({"style": 1})").fingerprint(), with("").fingerprint());
+  for (const char* const no_object : {"[1]", "{", "1"}) {
+    EXPECT_THAT(test::message_of<ConfigError>([&] { (void)with(no_object); }),
+                HasSubstr(cat("expected an object as chat_template_kwargs, such as {\"enable_thinking\": false}, got ",
+                              no_object)));
+  }
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)with(R"({"messages": []})"); }),
+              HasSubstr("that conversations do not set, got \"messages\""));
 
   const std::string published = D9D_SOURCE_DIR "/tests/tokenizer/chat/templates/qwen3__second.jinja";
   std::filesystem::copy_file(published, folder / "chat_template.jinja",
