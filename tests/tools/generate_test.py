@@ -3,6 +3,7 @@
 generate_test.py PROGRAM
 """
 
+import copy
 import json
 import subprocess
 import sys
@@ -107,6 +108,10 @@ class Generate(unittest.TestCase):
         (self.root / "model/generation_config.json").write_text(json.dumps({"eos_token_id": [row["ids"][4]]}))
         try:
             self.assertEqual(self.generate(TEXTS[0])[0]["ids"], stopped["ids"])
+            for wrong in ('{"eos_token_id": ["x"]}', '{"eos_token_id": 1.5}', "{", "[]"):
+                (self.root / "model/generation_config.json").write_text(wrong)
+                _, error = self.run_program(self.root / "model", "a", "--device", "cpu", code=1)
+                self.assertIn("as eos_token_id in", error)
         finally:
             (self.root / "model/generation_config.json").unlink()
 
@@ -117,10 +122,48 @@ class Generate(unittest.TestCase):
                          [row["ids"] for row in self.generate(*TEXTS, *flags, "--batch", 1)])  # fmt: skip
         self.assertNotEqual(self.generate(*TEXTS, *flags), self.generate(*TEXTS, *flags, "--seed", 1))
 
+    def test_rows_may_have_values_that_are_null(self) -> None:
+        file = self.root / "null.jsonl"
+        file.write_text(json.dumps({"ids": None, "messages": None, "prompt": TEXTS[0]}) + "\n")
+        self.assertEqual(self.generate("--prompts", file), self.generate(TEXTS[0]))
+
+    # Before anything is generated.
+    def test_mistakes_in_rows_name_the_line(self) -> None:
+        file = self.root / "mistakes.jsonl"
+        for row, expected in (
+            ({"ids": ["a"]}, '{"ids": [...]} in line 2 of'), ({"ids": [1.5]}, '{"ids": [...]} in line 2 of'),
+            ({"ids": 5}, '{"ids": [...]} in line 2 of'), ({"messages": "a"}, '{"ids": [...]} in line 2 of'),
+            ({"prompt": None}, '{"ids": [...]} in line 2 of'), ({"ids": []}, "one token, got none. (in line 2 of"),
+            ({"prompt": ""}, "one token, got none. (in line 2 of"), ({"messages": []}, "got an empty one"),
+            ({"messages": [{"role": "user"}]}, "(in line 2 of"),
+        ):  # fmt: skip
+            file.write_text('{"prompt": "a"}\n' + json.dumps(row) + "\n")
+            output, error = self.run_program(self.root / "model", "--prompts", file, "--batch", 1, code=1)
+            self.assertIn(expected, error)
+            self.assertEqual(output, "")
+
+    def test_a_full_disk_is_an_error(self) -> None:
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([PROGRAM, self.root / "model", "a", "--num-tokens", "2", "--device", "cpu"], stdout=full,
+                                  stderr=subprocess.PIPE, text=True)  # fmt: skip
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("expected to write to standard output, which failed (No space left on device)", done.stderr)
+
+    def test_logits_that_are_no_numbers_are_an_error(self) -> None:
+        model = copy.deepcopy(self.model)
+        torch.nn.init.constant_(model.model.norm.weight, float("nan"))
+        model.save_pretrained(self.root / "nan")
+        for temperature in (0, 1):
+            _, error = self.run_program(self.root / "nan", "a", "--temperature", temperature, "--device", "cpu", code=1)
+            self.assertIn("expected logits that are numbers", error)
+
     def test_mistakes_are_one_line(self) -> None:
         model = self.root / "model"
         bad = self.root / "bad.jsonl"
         bad.write_text('{"prompt": "a"}\n{"text": "b"}\n')
+        adapter = self.root / "adapter"
+        adapter.mkdir()
+        (adapter / "adapter_config.json").write_text("{}")
         for arguments, expected in (
             ((), "expected MODEL"), ((model,), "expected a TEXT behind MODEL"), ((model, "a", "--numtokens", 3), "--numtokens"),
             ((model, "a", "--num-tokens"), "a value behind --num-tokens"), ((model, "a", "--num-tokens", "x"), "a number behind"),
@@ -128,6 +171,8 @@ class Generate(unittest.TestCase):
             ((model, "a", "--stop", "nothing"), "'nothing', which is none"), ((model, "a", "--num-tokens", 1000), "at most 128"),
             ((model, "--prompts", bad), "in line 2 of"), ((self.root / "none", "a"), "none"), ((model, "", "--json"), "one token"),
             ((model, "--prompts", self.root / "no.jsonl"), "no.jsonl"), ((model, "a", "--device", "tpu"), "tpu"),
+            ((adapter, "a"), "an adapter alone. Merge it"), ((model, "a", "--chat", "--chat-template-kwargs", "[1]"), "an object"),
+            ((model, "a", "--num-tokens", 2**63 - 1), "at most 128"),
         ):  # fmt: skip
             done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True)
             self.assertIn(done.returncode, (1, 2), arguments)

@@ -3,6 +3,7 @@
 //   d9d_generate runs/finetune/model --chat 'What is a tensor?' --temperature 0.7
 //   d9d_generate --help
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <iostream>
@@ -10,6 +11,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -18,6 +20,7 @@
 #include "d9d/base/interrupt.h"
 #include "d9d/base/io/input_file.h"
 #include "d9d/core/dtype/scalar_type.h"
+#include "d9d/core/error/error_place.h"
 #include "d9d/core/launch/launch.h"
 #include "d9d/data/build/text_format.h"
 #include "d9d/models/decoder/generate.h"
@@ -55,16 +58,40 @@ Format format_of(const Options& options, bool needs_chat) {
 }
 
 struct Prompt {
+  std::string place = {};  // in error messages
   std::string text = {};
   nlohmann::json messages = {};  // of a conversation
   Ids ids = {};                  // or tokens
 };
 
+bool are_ids(const nlohmann::json& json) {
+  return json.is_array() && std::ranges::all_of(json, [](const auto& id) { return id.is_number_integer(); });
+}
+
+// nlohmann::json() without a value.
+nlohmann::json value_of(const nlohmann::json& row, const char* key) {
+  return row.is_object() ? row.value(key, nlohmann::json()) : nlohmann::json();
+}
+
+nlohmann::json said(const std::string& text) { return {{{"role", "user"}, {"content", text}}}; }
+
+Prompt prompt_of(const std::string& line, const std::string& place, bool is_chat) {
+  const auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json ids = value_of(row, "ids"), messages = value_of(row, "messages"), text = value_of(row, "prompt");
+  D9D_CHECK(!ids.is_null() ? are_ids(ids) : (!messages.is_null() ? messages.is_array() : text.is_string()),
+            d9d::ConfigError, "[generate] expected {\"prompt\": text}, {\"messages\": [...]} or {\"ids\": [...]} ", place,
+            ", got '", line, "'.");
+  if (!ids.is_null()) return {.place = place, .ids = ids.get<Ids>()};
+  if (!messages.is_null()) return {.place = place, .messages = messages};
+  return {.place = place, .text = text, .messages = is_chat ? said(text) : nlohmann::json()};
+}
+
 std::vector<Prompt> read_prompts(const Options& options) {
   std::vector<Prompt> prompts;
-  const auto said = [](const std::string& text) { return nlohmann::json{{{"role", "user"}, {"content", text}}}; };
   for (const std::string& text : options.prompt) {
-    prompts.push_back(options.chat ? Prompt{.text = text, .messages = said(text)} : Prompt{.text = text});
+    prompts.push_back({.place = d9d::cat("in TEXT ", prompts.size() + 1),
+                       .text = text,
+                       .messages = options.chat ? said(text) : nlohmann::json()});
   }
   if (!options.prompts) return prompts;
   std::istringstream lines(d9d::text_of_file(*options.prompts));
@@ -72,26 +99,13 @@ std::vector<Prompt> read_prompts(const Options& options) {
   for (std::string line; std::getline(lines, line);) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    Prompt prompt;
-    if (row.is_object() && row.contains("ids")) {
-      prompt.ids = row["ids"].get<Ids>();
-    } else if (row.is_object() && row.contains("messages")) {
-      prompt.messages = row["messages"];
-    } else {
-      D9D_CHECK(row.is_object() && row.contains("prompt") && row["prompt"].is_string(), d9d::ConfigError,
-                "[generate] expected {\"prompt\": text}, {\"messages\": [...]} or {\"ids\": [...]} in line ", number,
-                " of '", options.prompts->string(), "', got '", line, "'.");
-      prompt.text = row["prompt"];
-      if (options.chat) prompt.messages = said(prompt.text);
-    }
-    prompts.push_back(std::move(prompt));
+    prompts.push_back(
+        prompt_of(line, d9d::cat("in line ", number, " of '", options.prompts->string(), "'"), options.chat));
   }
   return prompts;
 }
 
-Ids ids_of(const Prompt& prompt, const Format& format) {
-  if (!prompt.ids.empty()) return prompt.ids;
+Ids encoded(const Prompt& prompt, const Format& format) {
   std::vector<std::uint32_t> ids;
   if (prompt.messages.is_null()) {
     ids = format.tokenizer.encode(prompt.text, {.add_special_tokens = !format.has_bytes}).ids;
@@ -103,17 +117,27 @@ Ids ids_of(const Prompt& prompt, const Format& format) {
   return {ids.begin(), ids.end()};
 }
 
+Ids ids_of(const Prompt& prompt, const Format& format) {
+  return d9d::with_error_place(prompt.place, [&] {
+    const Ids ids = prompt.ids.empty() ? encoded(prompt, format) : prompt.ids;
+    D9D_CHECK(!ids.empty(), d9d::ConfigError, "[generate] expected a prompt of at least one token, got none.");
+    return ids;
+  });
+}
+
 // The ids after which text ends: those that the model's files name, the end of an answer, and those asked for.
 Ids stop_ids(const Options& options, const Format& format) {
   std::set<std::int64_t> ids;
   for (const char* const name : {"generation_config.json", "config.json"}) {
     if (!std::filesystem::exists(options.model / name)) continue;
     const auto settings = nlohmann::json::parse(d9d::text_of_file(options.model / name), nullptr, false);
-    const auto end = settings.is_object() ? settings.value("eos_token_id", nlohmann::json()) : nlohmann::json();
-    if (end.is_number_integer()) ids.insert(end.get<std::int64_t>());
-    if (end.is_array()) {
-      for (const auto& id : end) ids.insert(id.get<std::int64_t>());
-    }
+    nlohmann::json end = value_of(settings, "eos_token_id");
+    if (end.is_number_integer()) end = nlohmann::json::array({end});
+    D9D_CHECK(settings.is_object() && (end.is_null() || are_ids(end)), d9d::ConfigError,
+              "[generate] expected a JSON object with an id, or a list of ids, as eos_token_id in '",
+              (options.model / name).string(), "', got ", settings.is_object() ? end.dump() : "something else",
+              ". Correct the file.");
+    if (!end.is_null()) ids.merge(end.get<std::set<std::int64_t>>());
     if (!ids.empty()) break;
   }
   std::vector<std::string> tokens = options.stop;
@@ -136,10 +160,12 @@ void print(const Options& options, const Prompt& prompt, const d9d::GeneratedSeq
   if (options.json) {
     const nlohmann::ordered_json row = {{"text", text}, {"ids", generated.ids}, {"log_probs", generated.log_probs}};
     std::cout << row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
-    return;
+  } else {
+    if (options.prompt.size() + (options.prompts ? 2 : 0) > 1) std::cout << "--- " << prompt.text << "\n";
+    std::cout << (prompt.messages.is_null() ? prompt.text : "") << text << std::endl;
   }
-  if (options.prompt.size() + (options.prompts ? 2 : 0) > 1) std::cout << "--- " << prompt.text << "\n";
-  std::cout << (prompt.messages.is_null() ? prompt.text : "") << text << std::endl;
+  D9D_CHECK(std::cout.good(), d9d::IoError, "[generate] expected to write to standard output, which failed (",
+            std::generic_category().message(errno), ").");
 }
 
 void run(const Options& options, c10::Device device) {
@@ -147,6 +173,8 @@ void run(const Options& options, c10::Device device) {
   const bool needs_chat = std::ranges::any_of(prompts, [](const Prompt& each) { return !each.messages.is_null(); });
   const Format format = format_of(options, needs_chat);
   const Ids stops = stop_ids(options, format);
+  std::vector<Ids> ids;
+  for (const Prompt& prompt : prompts) ids.push_back(ids_of(prompt, format));
   const d9d::Dtype dtype = options.dtype.value_or(device.is_cuda() ? d9d::Dtype::kBFloat16 : d9d::Dtype::kFloat32);
   const auto model = d9d::load_decoder(options.model, d9d::to_scalar_type(dtype), device);
   const d9d::InterruptScope interrupt;
@@ -157,8 +185,8 @@ void run(const Options& options, c10::Device device) {
   const auto start = std::chrono::steady_clock::now();
   for (std::size_t first = 0; first < prompts.size(); first += static_cast<std::size_t>(options.batch)) {
     const std::size_t end = std::min(prompts.size(), first + static_cast<std::size_t>(options.batch));
-    std::vector<Ids> batch;
-    for (std::size_t i = first; i < end; ++i) batch.push_back(ids_of(prompts[i], format));
+    const std::vector<Ids> batch(ids.begin() + static_cast<std::ptrdiff_t>(first),
+                                 ids.begin() + static_cast<std::ptrdiff_t>(end));
     const auto results = d9d::generate_batch(model, batch,
                                              {.num_tokens = options.num_tokens,
                                               .temperature = options.temperature,

@@ -194,6 +194,9 @@ std::string other_weights_in(const fs::path& folder) {
   D9D_CHECK(
       other.empty(), IoError, kExpected, path.string(), "', which has weights in another format: ", other,
       ". Write them as safetensors: in Python, AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW).");
+  D9D_CHECK(!fs::exists(path / kAdapterConfigFileName, error), IoError, kExpected, path.string(),
+            "', which has an adapter alone. Merge it into its model: in Python, "
+            "AutoPeftModelForCausalLM.from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW).");
   throw IoError(cat(kExpected, path.string(), "', which has neither. Check the path."));
 }
 
