@@ -49,7 +49,7 @@ std::map<std::string, DTensor> exported_state(const TrainingJob& job) {
   return state;
 }
 
-// Files and folders that a job writes besides its export, each with the configuration key that names it.
+// Files and folders of a job besides its export, each with the configuration key that names it.
 using Places = std::vector<std::pair<std::string, fs::path>>;
 
 void add_places(const TrackerConfig& config, const std::string& key, Places& places) {
@@ -83,6 +83,11 @@ void check_export_place(const fs::path& folder, const TrainerConfig& config) {
     places.emplace_back("trainer.checkpointing.save_dir", config.checkpointing.save_dir);
   }
   if (config.exports) places.emplace_back("trainer.exports.folder", config.exports->folder);
+  const ModelStageFactoryConfig& model = config.model_stage_factory;
+  for (const auto& [key, source] : {std::pair("source_checkpoint", model.source_checkpoint),
+                                    std::pair("source_adapters", model.source_adapters)}) {
+    if (source) places.emplace_back(cat("trainer.model_stage_factory.", key), *source);
+  }
   for (const auto& [key, place] : places) {
     D9D_CHECK(!is_within(place, folder), ConfigError,
               "[loop::export] expected a folder of its own for the export, got '", folder.string(), "', in which ", key,

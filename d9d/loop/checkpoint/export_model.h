@@ -22,7 +22,7 @@ namespace d9d {
                                                          const TrainerConfig& config);
 
 // Local. Throws ConfigError if the job writes tracker files, checkpoints or the exports of trainer.exports into
-// `folder`, which an export replaces.
+// `folder`, which an export replaces, or if the job's source checkpoint or adapters lie there.
 void check_export_place(const std::filesystem::path& folder, const TrainerConfig& config);
 
 // Collective. Calls write_model_state(), with averages of the weights where trainer.ema.export says so. Throws

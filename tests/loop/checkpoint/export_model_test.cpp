@@ -49,6 +49,15 @@ TEST(PrepareExport, Refuses_a_folder_into_which_the_job_writes_something_else) {
   TrainerConfig exporting;
   exporting.exports = {.folder = folder / "export" / "steps", .period_steps = {EverySteps{1}}};
   EXPECT_THAT(refusal(exporting), HasSubstr("trainer.exports.folder"));
+  // The weights that the job begins with: an export would replace them, and a resumed job begin with others.
+  TrainerConfig begins;
+  begins.model_stage_factory.source_checkpoint = folder / "." / "export";
+  EXPECT_THAT(refusal(begins), AllOf(HasSubstr("trainer.model_stage_factory.source_checkpoint"), HasSubstr("lies")));
+  begins.model_stage_factory.source_checkpoint = folder / "exported";
+  begins.model_stage_factory.source_adapters = folder / "export" / "adapters";
+  EXPECT_THAT(refusal(begins), HasSubstr("trainer.model_stage_factory.source_adapters"));
+  begins.model_stage_factory.source_adapters = folder / "export2";
+  EXPECT_EQ(refusal(begins), "");
   EXPECT_EQ(refusal(saved(folder / "exported")), "");
   EXPECT_EQ(refusal(tracked(JsonlTrackerConfig{.path = folder / "metrics.jsonl"})), "");
   fs::remove_all(folder);
