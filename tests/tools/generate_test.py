@@ -168,6 +168,7 @@ class Generate(unittest.TestCase):
             ((), "expected MODEL"), ((model,), "expected a TEXT behind MODEL"), ((model, "a", "--numtokens", 3), "--numtokens"),
             ((model, "a", "--num-tokens"), "a value behind --num-tokens"), ((model, "a", "--num-tokens", "x"), "a number behind"),
             ((model, "a", "--num-tokens", 0), "num_tokens"), ((model, "a", "--top-p", 1.5), "top_p in (0, 1], got 1.5"),
+            ((model, "a", "--top-k", 5), "a temperature above 0"), ((self.root / "no", "a", "--chat"), "folder of a model, got"),
             ((model, "a", "--stop", "nothing"), "'nothing', which is none"), ((model, "a", "--num-tokens", 1000), "at most 128"),
             ((model, "--prompts", bad), "in line 2 of"), ((self.root / "none", "a"), "none"), ((model, "", "--json"), "one token"),
             ((model, "--prompts", self.root / "no.jsonl"), "no.jsonl"), ((model, "a", "--device", "tpu"), "tpu"),

@@ -1,6 +1,6 @@
 // Generates text with a model in the format of Hugging Face.
 //
-//   d9d_generate runs/finetune/model --chat 'What is a tensor?' --temperature 0.7
+//   d9d_generate runs/finetune/full/export --chat 'What is a tensor?' --temperature 0.7
 //   d9d_generate --help
 #include <algorithm>
 #include <cerrno>
@@ -43,6 +43,9 @@ struct Format {
 };
 
 Format format_of(const Options& options, bool needs_chat) {
+  D9D_CHECK(std::filesystem::is_directory(options.model), d9d::IoError,
+            "[generate] expected the folder of a model, got '", options.model.string(),
+            "', which is none. Check the path.");
   const std::filesystem::path file = options.model / "tokenizer.json";
   const bool has_tokenizer = std::filesystem::exists(file);
   D9D_CHECK(has_tokenizer || !needs_chat, d9d::ConfigError, "[generate] expected the tokenizer of a chat, got no '",
@@ -79,8 +82,8 @@ Prompt prompt_of(const std::string& line, const std::string& place, bool is_chat
   const auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   const nlohmann::json ids = value_of(row, "ids"), messages = value_of(row, "messages"), text = value_of(row, "prompt");
   D9D_CHECK(!ids.is_null() ? are_ids(ids) : (!messages.is_null() ? messages.is_array() : text.is_string()),
-            d9d::ConfigError, "[generate] expected {\"prompt\": text}, {\"messages\": [...]} or {\"ids\": [...]} ", place,
-            ", got '", line, "'.");
+            d9d::ConfigError, "[generate] expected {\"prompt\": text}, {\"messages\": [...]} or {\"ids\": [...]} ",
+            place, ", got '", line, "'.");
   if (!ids.is_null()) return {.place = place, .ids = ids.get<Ids>()};
   if (!messages.is_null()) return {.place = place, .messages = messages};
   return {.place = place, .text = text, .messages = is_chat ? said(text) : nlohmann::json()};
@@ -147,7 +150,7 @@ Ids stop_ids(const Options& options, const Format& format) {
   for (const std::string& token : tokens) {
     const auto id = format.tokenizer.token_to_id(token);
     D9D_CHECK(id, d9d::UsageError, "[generate] expected the text of a token behind --stop, got '", token,
-              "', which is none.");
+              "', which is none. tokenizer.json has them.");
     ids.insert(*id);
   }
   return {ids.begin(), ids.end()};

@@ -22,6 +22,10 @@ void check_token_choice(const TokenChoice& choice, std::string_view caller) {
             ". Take 0 for all tokens.");
   D9D_CHECK(choice.top_p > 0 && choice.top_p <= 1, ConfigError, "[", caller, "] expected a top_p in (0, 1], got ",
             choice.top_p, ". Take 1 for all tokens.");
+  D9D_CHECK(
+      choice.temperature > 0 || (choice.top_k == 0 && choice.top_p == 1), ConfigError, "[", caller,
+      "] expected a temperature above 0 with top_k or top_p, which draw, got 0: always the likeliest token. Set the "
+      "temperature.");
 }
 
 at::Tensor token_probabilities(const at::Tensor& logits, const TokenChoice& choice) {

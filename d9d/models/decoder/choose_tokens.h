@@ -16,7 +16,7 @@ namespace d9d {
 // The order of the three is that of transformers: logits are divided by the temperature, then the k likeliest tokens
 // are kept, then of these the fewest that have together at least probability p (Holtzman et al., arXiv:1904.09751).
 struct TokenChoice {
-  double temperature = 0.0;  // 0: always the likeliest token, the first of equal ones
+  double temperature = 0.0;  // 0: always the likeliest token, the first of equal ones, without the other two
   std::int64_t top_k = 0;    // 0: all
   double top_p = 1.0;        // 1: all
 };

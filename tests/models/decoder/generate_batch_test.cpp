@@ -369,7 +369,8 @@ class GenerateBatchCuda : public test::CudaTest {};
 TEST_F(GenerateBatchCuda, Continues_as_on_a_cpu_with_every_family) {
   for_each_family([&](const auto& family) {
     for (const double temperature : {0.0, 1.0}) {
-      const GenerateOptions options{.num_tokens = 30, .temperature = temperature, .top_k = 10, .top_p = 0.9};
+      GenerateOptions options{.num_tokens = 30, .temperature = temperature};
+      if (temperature > 0) options.top_k = 10, options.top_p = 0.9;
       const auto expected = generate_batch(random_model(family, at::kDouble, at::kCPU), kPrompts, options);
       const auto results = generate_batch(random_model(family, at::kDouble, at::kCUDA), kPrompts, options);
       for (std::size_t i = 0; i < results.size(); ++i) EXPECT_EQ(results[i].ids, expected[i].ids) << family.name;
@@ -461,8 +462,9 @@ TEST(ChooseTokens, Takes_the_likeliest_token_at_the_lowest_temperature) {
 }
 
 TEST(ChooseTokens, Refuses_values_out_of_range) {
-  for (const TokenChoice& choice : {TokenChoice{.temperature = -1}, TokenChoice{.temperature = INFINITY},
-                                    TokenChoice{.top_k = -1}, TokenChoice{.top_p = 0}, TokenChoice{.top_p = 1.5}}) {
+  for (const TokenChoice& choice :
+       {TokenChoice{.temperature = -1}, TokenChoice{.temperature = INFINITY}, TokenChoice{.top_k = -1},
+        TokenChoice{.top_p = 0}, TokenChoice{.top_p = 1.5}, TokenChoice{.top_k = 5}, TokenChoice{.top_p = 0.5}}) {
     EXPECT_THROW(check_token_choice(choice, "test"), ConfigError);
   }
 }
