@@ -107,6 +107,17 @@ class Dpo(ProgramTest):
         self.assertIn("reference: a frozen copy", self.train("dpo", "dpo/full").stderr)
         self.assert_prefers("full")
 
+    def test_adapters_that_are_trained_on_begin_as_their_reference(self):
+        short = ("trainer.schedule.total_steps=2", "lr_scheduler.warmup_steps=0", "trainer.checkpointing.period_steps=disable")
+        self.train("dpo", "dpo/lora", *short, "model_provider.export.adapters=peft", "export_to=runs/adapters",
+                   "trainer.logging.tracker.path=runs/adapters.jsonl", "sample=null")
+        result = self.train("dpo", "dpo/lora", *short, "trainer.model_stage_factory.source_adapters=runs/adapters",
+                            "trainer.logging.tracker.path=runs/dpo/again/metrics.jsonl", "export_to=runs/dpo/again/export")
+        self.assertIn("reference: a frozen copy", result.stderr)
+        first, last = self.held_out("again")
+        self.assertLess(abs(first["rewards/margins"]), TOLERANCE)
+        self.assertGreater(last["rewards/margins"], TOLERANCE)
+
     def test_pairs_of_parquet_and_of_whole_conversations_are_the_same_data(self):
         def losses(*arguments):
             name = f"runs/{self._testMethodName}"

@@ -95,9 +95,10 @@ void check_names_of_saves(const DistContext& context, const CheckpointingConfig&
 }
 
 TrainerConfig with_found_source(const DistContext& context, const TrainerConfig& config,
-                                const std::optional<SavedCheckpoint>& resumed) {
+                                const std::optional<SavedCheckpoint>& resumed, bool has_reference) {
   const ModelStageFactoryConfig& factory = config.model_stage_factory;
-  if (!factory.source_checkpoint || (resumed && !factory.checkpoint_only_trainable_parameters)) return config;
+  const bool is_read = !resumed || factory.checkpoint_only_trainable_parameters || has_reference;
+  if (!factory.source_checkpoint || !is_read) return config;
   const DeviceMesh job = context.mesh(MeshDomain::kBatch);
   nlohmann::json found;
   on_first_rank(job, [&] {

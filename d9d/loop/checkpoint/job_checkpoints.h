@@ -39,11 +39,11 @@ namespace d9d {
 void check_names_of_saves(const DistContext& context, const CheckpointingConfig& config, const JobSchedule& schedule);
 
 // Collective. Returns the configuration with source_checkpoint resolved to one folder, the same on all ranks: for a
-// folder of checkpoints, its newest checkpoint. If a resumed job takes its frozen parameters from source_checkpoint,
-// and that is a folder of checkpoints, they come from the checkpoint in it that the job read before it was resumed. The
-// checkpoints of this job record the resolved folder.
+// folder of checkpoints, its newest checkpoint. If a resumed job takes its frozen parameters or its reference from
+// source_checkpoint, and that is a folder of checkpoints, they come from the checkpoint in it that the job read before
+// it was resumed. The checkpoints of this job record the resolved folder. has_reference: AnyTask::reference().
 [[nodiscard]] TrainerConfig with_found_source(const DistContext& context, const TrainerConfig& config,
-                                              const std::optional<SavedCheckpoint>& resumed);
+                                              const std::optional<SavedCheckpoint>& resumed, bool has_reference);
 
 // Local. If the job saves, the main process writes <save_dir>/config.json: mesh and trainer with all defaults, and
 // `parts`, the settings of the other parts by name. config: with the schedule that "auto" has chosen. A file of this

@@ -88,25 +88,34 @@ bool has_frozen_parameters(const Module& module, const DistContext& context) {
   return std::ranges::find(all, nlohmann::json(true)) != all.end();
 }
 
-// Throws ConfigError unless this job gets its frozen parameters, which the checkpoint lacks, from the same
-// source_checkpoint as the job that saved, and from the same base_seed if any of them came from the seed.
-void check_frozen_source(const SavedCheckpoint& saved, const TrainerConfig& config) {
-  constexpr const char* kAdvice = ": frozen parameters are not in it. Continue with the same.";
+// Also true for a link and its target.
+bool is_same_folder(const std::optional<fs::path>& a, const std::optional<fs::path>& b) {
+  std::error_code ignored;
+  return a == b || (a && b && fs::equivalent(*a, *b, ignored));
+}
+
+std::string text_of(const std::optional<fs::path>& path) { return path ? path->string() : "null"; }
+
+std::optional<fs::path> saved_folder(const SavedCheckpoint& saved, const char* key) {
+  const auto& folder = value_of(saved, "trainer").at("model_stage_factory").at(key);
+  return folder.is_null() ? std::nullopt : std::optional<fs::path>(folder.get<std::string>());
+}
+
+// Throws ConfigError unless the job begins with the values that the job which saved began with: those of the same
+// source_checkpoint, and of the same base_seed if any of them came from the seed. why: what needs them.
+void check_same_source(const SavedCheckpoint& saved, const TrainerConfig& config, const char* why) {
   const ModelStageFactoryConfig& factory = config.model_stage_factory;
   const auto source = source_of(saved);
-  const auto text = [](const std::optional<fs::path>& path) { return path ? path->string() : "null"; };
-  std::error_code ignored;  // equivalent() is also true for a link and its target
-  const bool is_same = source && factory.source_checkpoint
-                           ? fs::equivalent(*source, *factory.source_checkpoint, ignored)
-                           : source == factory.source_checkpoint;
-  D9D_CHECK(is_same, ConfigError,
-            "[loop::checkpoints] expected trainer.model_stage_factory.source_checkpoint = ", text(source),
-            ", with which ", saved.folder().string(), " was saved, got ", text(factory.source_checkpoint), kAdvice);
+  D9D_CHECK(is_same_folder(source, factory.source_checkpoint), ConfigError,
+            "[loop::checkpoints] expected trainer.model_stage_factory.source_checkpoint = ", text_of(source),
+            ", with which ", saved.folder().string(), " was saved, got ", text_of(factory.source_checkpoint), ": ", why,
+            ". Continue with the same.");
   const bool come_from_seed = !source || factory.source_may_lack.has_value();
   const auto& seed = value_of(saved, "base_seed");
   D9D_CHECK(!come_from_seed || seed == config.determinism.base_seed, ConfigError,
             "[loop::checkpoints] expected trainer.determinism.base_seed = ", seed.dump(), ", with which ",
-            saved.folder().string(), " was saved, got ", config.determinism.base_seed, kAdvice);
+            saved.folder().string(), " was saved, got ", config.determinism.base_seed, ": ", why,
+            ". Continue with the same.");
 }
 
 // Returns the SavedCheckpoint::rank_values() of the ranks that the checkpoint's value named `list` lists.
@@ -277,9 +286,16 @@ DataPhase data_phase_of(const SavedCheckpoint& saved) {
   return result;
 }
 
-std::optional<fs::path> source_of(const SavedCheckpoint& saved) {
-  const auto& source = value_of(saved, "trainer").at("model_stage_factory").at("source_checkpoint");
-  return source.is_null() ? std::nullopt : std::optional<fs::path>(source.get<std::string>());
+std::optional<fs::path> source_of(const SavedCheckpoint& saved) { return saved_folder(saved, "source_checkpoint"); }
+
+void check_source_of_reference(const SavedCheckpoint& saved, const TrainerConfig& config) {
+  constexpr const char* kWhy = "the reference is not in it";
+  check_same_source(saved, config, kWhy);
+  const auto adapters = saved_folder(saved, "source_adapters");
+  D9D_CHECK(is_same_folder(adapters, config.model_stage_factory.source_adapters), ConfigError,
+            "[loop::checkpoints] expected trainer.model_stage_factory.source_adapters = ", text_of(adapters),
+            ", with which ", saved.folder().string(), " was saved, got ",
+            text_of(config.model_stage_factory.source_adapters), ": ", kWhy, ". Continue with the same.");
 }
 
 const nlohmann::ordered_json& value_of(const SavedCheckpoint& saved, const char* name) {
@@ -309,7 +325,9 @@ void load_model(const SavedCheckpoint& saved, const DistContext& context, const 
   D9D_CHECK(saved_with == trainable_only, ConfigError, "[loop::checkpoints] expected trainer.model_stage_factory.",
             kTrainableOnly, " = ", saved_with.dump(), ", with which ", saved.folder().string(), " was saved, got ",
             trainable_only ? "true" : "false", ". Continue with the same, or begin in another folder.");
-  if (trainable_only && has_frozen_parameters(module, context)) check_frozen_source(saved, config);
+  if (trainable_only && has_frozen_parameters(module, context)) {
+    check_same_source(saved, config, "frozen parameters are not in it");
+  }
   saved.load({.tensors = tensors_of_model(module, trainable_only)}, context.mesh(MeshDomain::kBatch), kModel);
 }
 

@@ -65,5 +65,8 @@ void load(const SavedCheckpoint& saved, TrainingJob& job);
 
 // Returns the source_checkpoint of the job that saved, as a resolved folder; none if that job had none.
 [[nodiscard]] std::optional<std::filesystem::path> source_of(const SavedCheckpoint& saved);
+// Local. Throws ConfigError unless a job that goes on began with the weights and adapters that this configuration
+// names, from which its reference is built again.
+void check_source_of_reference(const SavedCheckpoint& saved, const TrainerConfig& config);
 
 }  // namespace d9d

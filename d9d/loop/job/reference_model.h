@@ -1,14 +1,16 @@
 // Builds the reference model of a task that has one (AnyTask::reference).
 //
 //   reference            model of the forwards                                      refused
-//   without_adapters     the stages that are trained, their adapters taken off      what trains more than adapters
+//   without_adapters     the stages that are trained, their adapters taken off      what changes more than adapters
 //   frozen_copy          stages of its own, with the values that a new job has      -
-//   auto                 the first if adapters alone are trained and begin at 0,
-//                        that is without source_adapters; else the second
+//   auto                 the first if training changes adapters alone, and they
+//                        begin at 0: neither source_adapters nor source_checkpoint
+//                        has values of them; else the second
 //
-// Both work in every layout, in evaluations, and after a resume: the reference is the model as the job began, which is
-// built again from source_checkpoint or, without it, from the job's seed. trainer.cuda_graph and schedule = auto are
-// refused.
+// What changes beside adapters is a parameter that is trained, or a floating-point buffer of the state, such as the
+// bias that balances experts. Both work in every layout, in evaluations, and after a resume: the reference is the model
+// as the job began, which is built again from source_checkpoint or, without it, from the job's seed; a job that goes on
+// with another is refused. trainer.cuda_graph and schedule = auto are refused.
 //
 // Example
 //   check_reference(given, task);                                          // before the model is built
@@ -19,6 +21,7 @@
 #include <memory>
 #include <optional>
 
+#include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/loop/job/model_builder.h"
@@ -40,11 +43,12 @@ struct ReferenceParts {
   const StagePlacement& placement;
   const RandomClockPtr& clock;  // of the model that is trained
   const std::function<std::shared_ptr<AnyModelStage>(const PipelineStageInfo&)>& initialize;
+  const std::optional<SavedCheckpoint>& saved;  // from which the job goes on
 };
 
 // Collective over the job. module: all stages of this rank that are trained, as they are when the optimiser is built.
 // Returns none for a task without reference. Throws ConfigError for kWithoutAdapters of a model without adapters, or of
-// one of which something else is trained.
+// one in which training changes something else, and for a job that goes on with another source than it began with.
 [[nodiscard]] std::optional<ReferenceModel> build_reference(const ReferenceParts& parts, const Module& module);
 
 }  // namespace d9d

@@ -85,7 +85,8 @@ InferenceBase::InferenceBase(const DistContext& context, const InferenceConfig& 
 InferenceBase::~InferenceBase() = default;
 
 void InferenceBase::build_stages() {
-  const TrainerConfig config = with_found_source(context_, as_trainer(config_), /*resumed=*/std::nullopt);
+  const TrainerConfig config =
+      with_found_source(context_, as_trainer(config_), /*resumed=*/std::nullopt, /*has_reference=*/false);
   if (!config.model_stage_factory.source_checkpoint && context_.is_main_process()) {
     context_.log().warning("the model has random weights: inference.model_stage_factory.source_checkpoint is null");
   }

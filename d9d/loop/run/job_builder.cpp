@@ -109,7 +109,7 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
   warm_up_ = start_warm_up(context_.device());
   std::unique_ptr<EventBus> events = announce();
   const JobSchedule schedule = open_data(given, *events);
-  const TrainerConfig found = with_found_source(context_, given, saved_);
+  const TrainerConfig found = with_found_source(context_, given, saved_, parts_.task.reference().has_value());
   packs_->stream().start();  // so that the first step's data is ready when the model is
 
   const TrainerConfig config =
@@ -146,7 +146,8 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
                                     .provider = parts_.model,
                                     .placement = placement,
                                     .clock = clock,
-                                    .initialize = initialize},
+                                    .initialize = initialize,
+                                    .saved = saved_},
                                    *module);
   MetricMap metrics = checked_metrics(parts_.task);
   FreezeGuard freeze_guard(module->named_parameters());

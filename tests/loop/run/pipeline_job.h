@@ -60,6 +60,7 @@ struct PipelineJob {
   FsdpConfig fsdp = {};
   bool checkpoints = false;
   bool has_experts = false;
+  double bias_update_rate = 0.0;  // of experts
   bool ties_embeddings = false;
   bool freezes_first = false;  // embedding and the first two layers
   std::optional<PeftConfig> adapters = {};
@@ -74,6 +75,7 @@ struct PipelineJob {
   std::string save_dir = {};                 // in folder(); empty: nothing is saved
   std::int64_t save_period = 1;
   ModelStageFactoryConfig model = {};
+  std::optional<std::int64_t> base_seed = {};
   std::string export_to = {};           // in folder()
   std::set<std::string> exported = {};  // empty: what the provider exports by default
   std::string begins_as = {};           // a checkpoint in folder() that all tensors must equal at first; empty: none
@@ -261,7 +263,8 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
             .num_attention_heads = 4,
             .num_key_value_heads = 2,
             .ties_embeddings = job.ties_embeddings,
-            .auxiliary_loss_coefficient = 0.1};
+            .auxiliary_loss_coefficient = 0.1,
+            .bias_update_rate = job.bias_update_rate};
   }
 
   StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& module) override {
@@ -333,6 +336,7 @@ inline TrainerConfig config_of(const PipelineJob& job) {
   config.logging.period_steps = {EverySteps{job.log_period}};
   if (job.logs_layer_norms) config.logging.norms_by_layer = {EverySteps{1}};
   config.model_stage_factory = job.model;
+  if (job.base_seed) config.determinism.base_seed = *job.base_seed;
   config.gc.period_steps = {StepActionMode::kDisable};
   config.checkpointing.period_steps = {StepActionMode::kDisable};
   if (!job.save_dir.empty()) {

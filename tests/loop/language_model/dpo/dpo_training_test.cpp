@@ -1,4 +1,5 @@
 // Trains on preferences over every axis of a mesh, with both references, and with everything else that a job may do.
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -110,6 +111,37 @@ TEST(DpoTraining, Chooses_a_copy_where_more_than_adapters_is_trained) {
   EXPECT_THAT(trains(std::nullopt), ThrowsMessage<ConfigError>(HasSubstr("a model with adapters")));
 }
 
+// The bias that balances experts changes while the router's weights are frozen.
+TEST(DpoTraining, Chooses_a_copy_where_training_changes_a_buffer) {
+  DpoJob job{.job = {.has_experts = true, .bias_update_rate = 0.3, .adapters = kAdapters, .num_steps = 5}};
+  const Trained chosen = train(job);
+  EXPECT_THAT(chosen.log, HasSubstr("reference: a frozen copy"));
+  for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{.data_parallel_shard = 2, .expert_parallel = 2},
+                                           DeviceMeshParameters{.pipeline_parallel = 2}}) {
+    DpoJob distributed = job;
+    distributed.job.mesh = mesh;
+    expect_same_job(train(distributed), chosen);
+  }
+  job.dpo.reference = ReferenceWeights::kWithoutAdapters;
+  EXPECT_THAT([&] { (void)train(job); },
+              ThrowsMessage<ConfigError>(AllOf(HasSubstr("[loop::reference]"), HasSubstr("router.expert_bias"))));
+}
+
+TEST(DpoTraining, Chooses_a_copy_where_the_source_has_values_of_the_adapters) {
+  std::filesystem::remove_all(pipeline::folder());
+  (void)pipeline::train({.adapters = kAdapters, .num_steps = 2, .save_dir = "adapted", .save_period = 2});
+  (void)pipeline::train({.num_steps = 2, .save_dir = "plain", .save_period = 2});
+  for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{}, DeviceMeshParameters{.pipeline_parallel = 2}}) {
+    DpoJob job{.job = {.mesh = mesh, .adapters = kAdapters}};
+    job.job.model.source_checkpoint = pipeline::folder() / "adapted";
+    const Trained adapted = train(job);
+    EXPECT_THAT(adapted.log, HasSubstr("reference: a frozen copy"));
+    EXPECT_NEAR(series(adapted, "rewards/margins").front(), 0, 1e-12);
+    job.job.model.source_checkpoint = pipeline::folder() / "plain";
+    EXPECT_THAT(train(job).log, HasSubstr("reference: the model without its adapters"));
+  }
+}
+
 // Keeps only the logged values from `step` on.
 Trained since(Trained trained, std::int64_t step) {
   std::erase_if(trained.logged, [&](const nlohmann::json& line) { return line.value("step", step) < step; });
@@ -131,6 +163,39 @@ TEST(DpoTraining, Continues_from_a_checkpoint_with_the_reference_of_the_first_st
     }
   }
   std::filesystem::remove_all(saves);
+}
+
+TEST(DpoTraining, Continues_with_the_source_that_it_began_with_although_that_has_gone_on) {
+  std::filesystem::remove_all(pipeline::folder());
+  (void)pipeline::train({.num_steps = 1, .save_dir = "source"});
+  DpoJob job{.job = {.num_steps = 4, .save_dir = "saves", .save_period = 2}};
+  job.job.model.source_checkpoint = pipeline::folder() / "source";
+  const Trained whole = train(job);
+  (void)pipeline::train({.num_steps = 2, .save_dir = "source"});
+  const auto again = [&] {
+    std::filesystem::remove_all(pipeline::folder() / "saves" / "save-4");
+    return train(job);
+  };
+  pipeline::expect_equal(again(), since(whole, 2));
+  std::filesystem::remove_all(pipeline::folder() / "source" / "save-1");
+  EXPECT_THAT(again, ThrowsMessage<ConfigError>(AllOf(HasSubstr("save-1"), HasSubstr("the reference is not in it"))));
+}
+
+TEST(DpoTraining, Refuses_to_continue_with_a_reference_that_is_another) {
+  std::filesystem::remove_all(pipeline::folder());
+  (void)pipeline::train({.num_steps = 1, .save_dir = "source"});
+  const DpoJob job{.job = {.num_steps = 2, .save_dir = "saves", .save_period = 2}};
+  (void)train(job);
+  DpoJob other = job;
+  other.job.model.source_checkpoint = pipeline::folder() / "source";
+  EXPECT_THAT([&] { (void)train(other); },
+              ThrowsMessage<ConfigError>(AllOf(HasSubstr("source_checkpoint = null"), HasSubstr("the reference"))));
+  other = job;
+  other.job.model.source_adapters = pipeline::folder() / "adapters";
+  EXPECT_THAT([&] { (void)train(other); }, ThrowsMessage<ConfigError>(HasSubstr("source_adapters = null")));
+  other = job;
+  other.job.base_seed = 7;
+  EXPECT_THAT([&] { (void)train(other); }, ThrowsMessage<ConfigError>(HasSubstr("base_seed = ")));
 }
 
 TEST(DpoTraining, Changes_no_bit_asleep) {
@@ -156,6 +221,61 @@ TEST(DpoTraining, Evaluates_against_the_reference_and_leaves_training_as_it_is) 
     EXPECT_GT(series(evaluated, "validation/rewards/margins").back(), 0.0);
     job.job.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2};
     expect_same_job(train(job), evaluated);
+  }
+}
+
+// Counts the forwards without gradients, those of them in training mode, and their parameters that are trained.
+struct Counting : ModuleHook {
+  void before_forward(Module& module, const TensorRefs&) override {
+    if (at::GradMode::is_enabled()) return;
+    ++num_without_gradients;
+    if (module.is_training()) ++num_in_training;
+    for (const auto& [name, parameter] : module.named_parameters()) num_trained += parameter->requires_grad() ? 1 : 0;
+  }
+  void after_forward(Module&, const TensorRefs&) override {}
+  std::int64_t num_without_gradients = 0, num_in_training = 0, num_trained = 0;
+};
+
+TEST(DpoTraining, Runs_each_reference_once_a_microbatch_in_evaluation_mode) {
+  for (const std::optional<PeftConfig>& adapters : {std::optional<PeftConfig>(), std::optional(kAdapters)}) {
+    const auto counting = std::make_shared<Counting>();
+    DpoJob job{.job = {.adapters = adapters}};
+    job.job.on_stage = [&](const PipelineStageInfo&, Module& stage) { stage.add_hook(counting); };
+    (void)train(job);
+    EXPECT_EQ(counting->num_without_gradients, 4 * pipeline::kNumSteps);
+    EXPECT_EQ(counting->num_in_training, 0);
+    EXPECT_EQ(counting->num_trained, 0);
+  }
+}
+
+// Draws random numbers of ATen in each forward with gradients and, if `draws`, in others.
+struct Drawing : ModuleHook {
+  void before_forward(Module&, const TensorRefs&) override {
+    if (at::GradMode::is_enabled()) {
+      of_training.push_back(at::rand({1}, at::kDouble).item<double>());
+    } else if (draws) {
+      (void)at::rand({7});
+    }
+  }
+  void after_forward(Module&, const TensorRefs&) override {}
+  bool draws = false;
+  std::vector<double> of_training;
+};
+
+TEST(DpoTraining, Draws_no_random_numbers_of_training_in_its_reference) {
+  for (const std::optional<PeftConfig>& adapters : {std::optional<PeftConfig>(), std::optional(kAdapters)}) {
+    std::vector<double> drawn[2];
+    for (const bool draws : {false, true}) {
+      const auto drawing = std::make_shared<Drawing>();
+      drawing->draws = draws;
+      DpoJob job{.job = {.adapters = adapters}};
+      job.job.on_stage = [&](const PipelineStageInfo&, Module& stage) { stage.add_hook(drawing); };
+      at::manual_seed(1);
+      (void)train(job);
+      drawn[draws] = drawing->of_training;
+    }
+    EXPECT_EQ(drawn[0].size(), 4 * pipeline::kNumSteps);
+    EXPECT_EQ(drawn[1], drawn[0]);
   }
 }
 
