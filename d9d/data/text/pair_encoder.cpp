@@ -21,6 +21,9 @@ Json messages_in(std::string_view column, const char* what) {
   return messages;
 }
 
+// In any order of keys.
+bool is_same_message(const Json& a, const Json& b) { return nlohmann::json(a) == nlohmann::json(b); }
+
 std::string role_of_last(const Json& messages) {
   const Json role = messages.back().value("role", Json());
   return role.is_string() ? role.get<std::string>() : std::string();
@@ -42,7 +45,7 @@ Conversations conversations_in(std::span<const std::string_view> columns, bool h
       answer->insert(answer->begin(), prompt.begin(), prompt.end());
     pair.num_prompt = std::ssize(prompt);
   } else {
-    const auto [end, other] = std::ranges::mismatch(pair.chosen, pair.rejected);
+    const auto [end, other] = std::ranges::mismatch(pair.chosen, pair.rejected, is_same_message);
     pair.num_prompt = end - pair.chosen.begin();
   }
   D9D_CHECK(pair.num_prompt > 0, ConfigError,
@@ -63,7 +66,7 @@ PairEncoder::Parts PairEncoder::parts_of_texts(std::span<const std::string_view>
   for (const auto& [column, answer] : {std::pair(columns[0], &parts.chosen), std::pair(columns[1], &parts.rejected)}) {
     encode(column, *answer);
     answer->insert(answer->end(), tokens_behind().begin(), tokens_behind().end());
-    if (end) answer->push_back(*end);
+    if (end && (answer->empty() || answer->back() != *end)) answer->push_back(*end);
   }
   return parts;
 }
@@ -75,7 +78,7 @@ PairEncoder::Parts PairEncoder::parts_of_conversations(std::span<const std::stri
   const std::string_view tools = columns_.has_tools ? columns.back() : std::string_view();
   const auto tokens_of = [&](const Json& messages, bool add_generation_prompt) {
     std::vector<std::int64_t> ids;
-    encode(columns_.chat->render(messages.dump(), tools, {.add_generation_prompt = add_generation_prompt}).text, ids);
+    encode(columns_.chat->render_text(messages.dump(), tools, {.add_generation_prompt = add_generation_prompt}), ids);
     return ids;
   };
   Parts parts{

@@ -35,7 +35,8 @@ class PairEncoder final : public TextEncoder {
       : encoder_(std::move(encoder)), columns_(std::move(columns)) {}
 
   // Reports as problems pairs without a prompt, answers that are empty or equal, conversations that the template cannot
-  // render, and those of which the rendered prompt is not how both begin. `end` ends each answer.
+  // render, and those of which the rendered prompt is not how both begin. `end` ends each answer: a text that ends with
+  // it gets no second one.
   [[nodiscard]] EncodedRow encode_row(std::span<const std::string_view> columns,
                                       std::optional<std::int64_t> end) const override;
   [[nodiscard]] std::string fingerprint() const override;

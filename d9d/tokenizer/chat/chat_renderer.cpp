@@ -113,15 +113,25 @@ bool is_no_tools(std::string_view tools) { return tools.empty() || tools == "nul
 
 RenderedChat ChatRenderer::render(std::string_view messages, std::string_view tools, const ChatOptions& options,
                                   std::set<std::string>* other_keys) const {
+  return rendered(messages, tools, options, other_keys, /*answers=*/true);
+}
+
+std::string ChatRenderer::render_text(std::string_view messages, std::string_view tools,
+                                      const ChatOptions& options) const {
+  return rendered(messages, tools, options, /*other_keys=*/nullptr, /*answers=*/false).text;
+}
+
+RenderedChat ChatRenderer::rendered(std::string_view messages, std::string_view tools, const ChatOptions& options,
+                                    std::set<std::string>* other_keys, bool answers) const {
   if (!tools.empty()) check_is_json(tools, "tools");
   if (!family_) {
     check_is_json(messages, "messages");
-    return jinja_->render(messages, tools, options);
+    return jinja_->render(messages, tools, options, answers);
   }
   const auto json = nlohmann::json::parse(messages, nullptr, /*allow_exceptions=*/false);
   D9D_CHECK(!json.is_discarded(), ConfigError, "messages that are no JSON");
   const bool is_native = is_no_tools(tools) && (!json.is_array() || std::ranges::all_of(json, is_plain));
-  if (jinja_ != nullptr && !is_native) return jinja_->render(messages, tools, options);
+  if (jinja_ != nullptr && !is_native) return jinja_->render(messages, tools, options, answers);
   D9D_CHECK(is_no_tools(tools), ConfigError, "tools, which the chat template ", name(),
             " renders only by its Jinja text. Put chat_template.jinja beside the tokenizer");
   const std::vector<ChatMessage> read = read_chat_messages(json, "messages", other_keys);
@@ -137,16 +147,21 @@ RenderedChat ChatRenderer::render(std::string_view messages, std::string_view to
 std::string ChatRenderer::end_of_answer() const {
   if (family_) return std::string(end_of_message(*family_));
   constexpr std::string_view kAnswer = "answeredso";
-  RenderedChat chat;
+  const std::string asked =
+      cat(R"([{"role": "user", "content": "asked"}, {"role": "assistant", "content": ")", kAnswer, R"("}])");
+  std::string said;
   try {
-    chat = jinja_->render(
-        cat(R"([{"role": "user", "content": "asked"}, {"role": "assistant", "content": ")", kAnswer, R"("}])"),
-        /*tools=*/{});
+    if (marks_answers()) {
+      const RenderedChat chat = render(asked);
+      if (chat.assistant.empty()) return {};
+      const TextRange& range = chat.assistant.back();
+      said = chat.text.substr(range.begin, range.end - range.begin);
+    } else {
+      said = render_text(asked);
+    }
   } catch (const ConfigError&) {  // the template refuses conversations without a system message, say
+    return {};
   }
-  if (chat.assistant.empty()) return {};
-  const TextRange& range = chat.assistant.back();
-  const std::string said = chat.text.substr(range.begin, range.end - range.begin);
   const std::size_t found = said.rfind(kAnswer);
   if (found == std::string::npos) return {};
   std::string end = said.substr(found + kAnswer.size());

@@ -36,6 +36,9 @@ class ChatRenderer {
   // JinjaTemplate::render().
   [[nodiscard]] RenderedChat render(std::string_view messages, std::string_view tools = {},
                                     const ChatOptions& options = {}, std::set<std::string>* other_keys = nullptr) const;
+  // The text of render(), also of a template that does not say which part of it is the assistant's.
+  [[nodiscard]] std::string render_text(std::string_view messages, std::string_view tools = {},
+                                        const ChatOptions& options = {}) const;
 
   // What an answer ends with: of most templates the text of one token. Empty if it is not known.
   [[nodiscard]] std::string end_of_answer() const;
@@ -53,6 +56,10 @@ class ChatRenderer {
   friend bool operator==(const ChatRenderer& a, const ChatRenderer& b) { return a.fingerprint() == b.fingerprint(); }
 
  private:
+  // answers: whether RenderedChat::assistant is wanted.
+  [[nodiscard]] RenderedChat rendered(std::string_view messages, std::string_view tools, const ChatOptions& options,
+                                      std::set<std::string>* other_keys, bool answers) const;
+
   std::optional<ChatFamily> family_ = {};
   std::shared_ptr<const JinjaTemplate> jinja_;
   bool enable_thinking_ = true;  // of a family

@@ -40,9 +40,7 @@ constexpr const char* kCalls = R"([{"role": "system", "content": "be"}, {"role":
 std::string text_of(const ChatRenderer& renderer, std::string_view conversation, std::string_view tools,
                     const ChatOptions& options) {
   try {
-    const bool is_native = renderer.family() && is_no_tools(tools);
-    return is_native ? renderer.render(conversation, tools, options).text
-                     : renderer.jinja()->render(conversation, tools, options, /*answers=*/false).text;
+    return renderer.render_text(conversation, tools, options);
   } catch (const ConfigError&) {
     return {};
   }

@@ -52,6 +52,12 @@ TEST_F(Pair, Of_texts_has_the_prompt_once_and_both_answers_with_their_end) {
   EXPECT_THAT(parts_of(encoder, {"4", "5", "2 + 2 = "}), ElementsAre("2 + 2 = ", "4", "5"));
 }
 
+TEST_F(Pair, Of_texts_that_end_with_the_end_has_it_once) {
+  const PairEncoder encoder(bytes(), {.has_prompt = true});
+  EXPECT_THAT(parts_of(encoder, {"4.", "five", "2 + 2 = "}, '.'), ElementsAre("2 + 2 = ", "4.", "five."));
+  EXPECT_THAT(of_texts({"4.", "4", "?"}, '.').problem, HasSubstr("equal answers"));
+}
+
 TEST_F(Pair, Without_two_answers_to_a_prompt_is_a_problem_of_its_row) {
   EXPECT_THAT(of_texts({"", "5", "?"}, '.').problem, HasSubstr("one answer is empty"));
   EXPECT_THAT(of_texts({"4", "4", "?"}).problem, HasSubstr("equal answers"));
@@ -83,6 +89,27 @@ TEST_F(Pair, Of_conversations_begins_where_they_differ) {
   EXPECT_THAT(parts.at(0), HasSubstr("d?<|im_end|>\n<|im_start|>assistant\n"));
   EXPECT_EQ(parts.at(1), "e<|im_end|>\n");
   EXPECT_THAT(parts.at(2), HasSubstr("h<|im_end|>\n"));
+}
+
+TEST_F(Pair, Of_conversations_has_a_prompt_whose_keys_are_in_any_order) {
+  EXPECT_THAT(parts_of(of_conversations(false),
+                       {R"([{"role": "user", "content": "a?"}, {"role": "assistant", "content": "b"}])",
+                        R"([{"content": "a?", "role": "user"}, {"role": "assistant", "content": "c"}])"}),
+              ElementsAre("<|im_start|>user\na?<|im_end|>\n<|im_start|>assistant\n", "b<|im_end|>\n", "c<|im_end|>\n"));
+}
+
+// What is learned is what follows the prompt: the template need not say what the assistant says.
+TEST_F(Pair, Of_conversations_needs_no_template_that_tells_answers) {
+  const ChatRenderer forgetful(std::make_shared<const JinjaTemplate>(
+      JinjaSource{.text = "{% for m in messages %}{% if m.role != 'assistant' or loop.last %}<|im_start|>{{ m.role }}:"
+                          "{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+                          "{% if add_generation_prompt %}<|im_start|>assistant:{% endif %}",
+                  .place = "forgetful.jinja"}));
+  constexpr std::string_view kLong = R"([{"role": "user", "content": "a?"}, {"role": "assistant", "content": "b"},
+                                         {"role": "user", "content": "d?"}])";
+  EXPECT_THAT(parts_of(of_conversations(true, forgetful), {kGood, kBad, kLong}),
+              ElementsAre("<|im_start|>user:a?<|im_end|><|im_start|>user:d?<|im_end|><|im_start|>assistant:",
+                          "b<|im_end|>", "c<|im_end|>"));
 }
 
 TEST_F(Pair, Of_conversations_that_cannot_be_compared_is_a_problem_of_its_row) {

@@ -102,6 +102,10 @@ TEST_F(RenderedChats, Of_a_template_without_marks_say_what_answers_add_to_the_te
                         {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}])");
               }),
               AllOf(HasSubstr("{% generation %} in no place"), HasSubstr("message 1 is not the beginning")));
+  EXPECT_EQ(found().render_text(
+                R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+                    {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}])"),
+            "<user>a<user>c<assistant>d");
   // Questions that the template ends need no beginning of an answer.
   write("chat_template.jinja",
         "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} {{ m.content }}</s>"
@@ -115,6 +119,8 @@ TEST_F(RenderedChats, Of_a_template_without_marks_say_what_answers_add_to_the_te
   write("chat_template.jinja", "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}");
   EXPECT_THAT(test::message_of<ConfigError>([&] { (void)found().render(kChat); }),
               HasSubstr("no beginning of an answer"));
+  write("chat_template.jinja", "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}");
+  EXPECT_EQ(found().end_of_answer(), "</s>");
 }
 
 TEST_F(RenderedChats, Of_a_template_with_another_one_for_tools_are_rendered_by_that) {
