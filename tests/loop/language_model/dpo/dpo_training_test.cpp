@@ -279,6 +279,16 @@ TEST(DpoTraining, Draws_no_random_numbers_of_training_in_its_reference) {
   }
 }
 
+// Collects the dtypes of the parameters in forwards without gradients.
+struct Dtypes : ModuleHook {
+  void before_forward(Module& module, const TensorRefs&) override {
+    if (at::GradMode::is_enabled()) return;
+    for (const auto& [name, parameter] : module.named_parameters()) seen.insert(parameter->stored().scalar_type());
+  }
+  void after_forward(Module&, const TensorRefs&) override {}
+  std::set<at::ScalarType> seen;
+};
+
 // The copy has no master weights, and computes with the same rounded ones.
 TEST(DpoTraining, With_master_weights_begins_as_its_reference) {
   std::filesystem::remove_all(pipeline::folder() / "source");
@@ -286,7 +296,10 @@ TEST(DpoTraining, With_master_weights_begins_as_its_reference) {
   for (const bool has_source : {false, true}) {
     DpoJob job{.job = {.model = {.master_dtype = Dtype::kFloat64}, .dtype = at::kFloat}};
     if (has_source) job.job.model.source_checkpoint = pipeline::folder() / "source";
+    const auto dtypes = std::make_shared<Dtypes>();
+    job.job.on_stage = [&](const PipelineStageInfo&, Module& stage) { stage.add_hook(dtypes); };
     const Trained trained = train(job);
+    EXPECT_EQ(dtypes->seen, std::set{at::kFloat});
     EXPECT_EQ(series(trained, "rewards/margins").front(), 0) << has_source;
     EXPECT_GT(series(trained, "rewards/margins").back(), 0.01) << has_source;
   }
