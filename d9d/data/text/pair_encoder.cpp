@@ -29,6 +29,15 @@ std::string role_of_last(const Json& messages) {
   return role.is_string() ? role.get<std::string>() : std::string();
 }
 
+bool says_nothing(const Json& message) {
+  if (!message.is_object()) return false;
+  for (const auto& [key, value] : message.items()) {
+    const bool is_empty = value.is_null() || value.empty() || value == "";
+    if (key != "role" && key != "name" && !is_empty) return false;
+  }
+  return true;
+}
+
 // A conversation, of which the first `num_prompt` messages are the prompt.
 struct Conversations {
   Json chosen, rejected;
@@ -52,6 +61,8 @@ Conversations conversations_in(std::span<const std::string_view> columns, bool h
             "a pair without a prompt: its conversations differ from the first message on");
   for (const Json* const answer : {&pair.chosen, &pair.rejected}) {
     D9D_CHECK(std::ssize(*answer) > pair.num_prompt, ConfigError, "a pair of which one answer has no messages");
+    D9D_CHECK(!std::all_of(answer->begin() + pair.num_prompt, answer->end(), says_nothing), ConfigError,
+              "a pair of which one answer is empty");
   }
   return pair;
 }
@@ -76,17 +87,24 @@ PairEncoder::Parts PairEncoder::parts_of_conversations(std::span<const std::stri
   const Json prompt(chosen.begin(), chosen.begin() + num_prompt);
   if (role_of_last(prompt) == "assistant") return {.problem = "a pair whose prompt ends with what the assistant says"};
   const std::string_view tools = columns_.has_tools ? columns.back() : std::string_view();
-  const auto tokens_of = [&](const Json& messages, bool add_generation_prompt) {
-    std::vector<std::int64_t> ids;
-    encode(columns_.chat->render_text(messages.dump(), tools, {.add_generation_prompt = add_generation_prompt}), ids);
-    return ids;
+  const auto text_of = [&](const Json& messages, bool add_generation_prompt) {
+    return columns_.chat->render_text(messages.dump(), tools, {.add_generation_prompt = add_generation_prompt});
   };
-  Parts parts{
-      .prompt = tokens_of(prompt, true), .chosen = tokens_of(chosen, false), .rejected = tokens_of(rejected, false)};
-  for (std::vector<std::int64_t>* const answer : {&parts.chosen, &parts.rejected}) {
-    if (std::ranges::mismatch(parts.prompt, *answer).in1 != parts.prompt.end()) {
+  const std::string asked = text_of(prompt, true);
+  Parts parts;
+  encode(asked, parts.prompt);
+  for (const auto& [messages, answer] : {std::pair(&chosen, &parts.chosen), std::pair(&rejected, &parts.rejected)}) {
+    const std::string text = text_of(*messages, false);
+    if (!text.starts_with(asked)) {
       return {.problem = cat("a pair whose rendered prompt is not how its conversations begin, by the chat template ",
                              columns_.chat->name())};
+    }
+    encode(text, *answer);
+    if (std::ranges::mismatch(parts.prompt, *answer).in1 != parts.prompt.end()) {
+      return {.problem =
+                  cat("a pair whose prompt has other tokens alone than before its answer, since the answer's first "
+                      "token takes the prompt's end, by the chat template ",
+                      columns_.chat->name())};
     }
     answer->erase(answer->begin(), answer->begin() + std::ssize(parts.prompt));
   }

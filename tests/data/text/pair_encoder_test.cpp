@@ -11,6 +11,7 @@
 namespace d9d::pair_encoder_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -122,7 +123,10 @@ TEST_F(Pair, Of_conversations_that_cannot_be_compared_is_a_problem_of_its_row) {
   EXPECT_THAT(problem(true, {"[]", kBad, kAsked}), HasSubstr("one answer has no messages"));
   EXPECT_THAT(problem(false, {kGood, kBad}), HasSubstr("differ from the first message on"));
   EXPECT_THAT(problem(true, {kGood, kBad, kGood}), HasSubstr("ends with what the assistant says"));
-  EXPECT_THAT(problem(true, {kGood, R"([{"role": "assistant", "content": null}])", kAsked}), HasSubstr("content"));
+  for (const char* const empty : {R"("content": null)", R"("content": "")", R"("content": [], "tool_calls": [])"}) {
+    const std::string answer = cat(R"([{"role": "assistant", )", empty, "}]");
+    EXPECT_THAT(problem(true, {kGood, answer, kAsked}), HasSubstr("one answer is empty")) << empty;
+  }
 }
 
 TEST_F(Pair, Of_which_the_prompt_is_rendered_otherwise_alone_is_a_problem_of_its_row) {
@@ -133,6 +137,19 @@ TEST_F(Pair, Of_which_the_prompt_is_rendered_otherwise_alone_is_a_problem_of_its
       .place = "other.jinja"}));
   EXPECT_THAT(of_conversations(true, other).encode_row(Columns{kGood, kBad, kAsked}, {}).problem,
               HasSubstr("is not how its conversations begin, by the chat template 'other.jinja'"));
+}
+
+TEST_F(Pair, Of_which_the_answer_takes_the_end_of_the_prompt_is_a_problem_of_its_row) {
+  const ChatRenderer spaced(std::make_shared<const JinjaTemplate>(
+      JinjaSource{.text = "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+                          "{% if add_generation_prompt %}<|im_start|>assistant: {% endif %}",
+                  .place = "spaced.jinja"}));
+  const std::string tokenizer = write("tokenizer.json", test::byte_tokenizer({"<|im_start|>", "<|im_end|>", " c"}));
+  const PairEncoder encoder(std::make_shared<const ChatEncoder>(tokenizer, spaced),
+                            {.has_prompt = true, .chat = spaced});
+  EXPECT_THAT(encoder.encode_row(Columns{kGood, kBad, kAsked}, {}).problem,
+              AllOf(HasSubstr("the answer's first token takes the prompt's end"), HasSubstr("'spaced.jinja'")));
+  EXPECT_EQ(encoder.encode_row(Columns{kGood, R"([{"role": "assistant", "content": "d"}])", kAsked}, {}).problem, "");
 }
 
 TEST_F(Pair, Of_conversations_with_tools_shows_them_to_the_template) {
