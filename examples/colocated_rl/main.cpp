@@ -3,8 +3,8 @@
 //   colocated_rl examples/colocated_rl/config.json [key.path=value ...]
 //
 // Each round: the policy is exported; the trainer sleeps; the engine loads the policy, completes the prompt many times
-// and is destroyed; the trainer wakes and takes several steps on these completions, with the loss of GRPO. The engine is
-// a stand-in for one such as vLLM or SGLang: it allocates as much memory as a KV cache takes (rollouts.cache_gib).
+// and is destroyed; the trainer wakes and takes several steps on these completions, with the loss of GRPO. The engine
+// is a stand-in for one such as vLLM or SGLang: it allocates as much memory as a KV cache takes (rollouts.cache_gib).
 #include <cmath>
 #include <string>
 #include <vector>

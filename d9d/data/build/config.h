@@ -105,13 +105,13 @@ struct ColumnsConfig {
 
   static constexpr auto fields() {
     using Data = ColumnsConfig;
-    return record<Data>(
-        required("paths", &Data::paths), defaulted("column", &Data::column),
-        defaulted("prompt_column", &Data::prompt_column), defaulted("messages_column", &Data::messages_column),
-        defaulted("pairs", &Data::pairs), defaulted("tools_column", &Data::tools_column),
-        defaulted("chat_template", &Data::chat_template),
-        defaulted("chat_template_kwargs", &Data::chat_template_kwargs), defaulted("python", &Data::python),
-        flattened(&Data::tokenization));
+    return record<Data>(required("paths", &Data::paths), defaulted("column", &Data::column),
+                        defaulted("prompt_column", &Data::prompt_column),
+                        defaulted("messages_column", &Data::messages_column), defaulted("pairs", &Data::pairs),
+                        defaulted("tools_column", &Data::tools_column),
+                        defaulted("chat_template", &Data::chat_template),
+                        defaulted("chat_template_kwargs", &Data::chat_template_kwargs),
+                        defaulted("python", &Data::python), flattened(&Data::tokenization));
   }
 };
 

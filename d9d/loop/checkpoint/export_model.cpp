@@ -84,8 +84,8 @@ void check_export_place(const fs::path& folder, const TrainerConfig& config) {
   }
   if (config.exports) places.emplace_back("trainer.exports.folder", config.exports->folder);
   const ModelStageFactoryConfig& model = config.model_stage_factory;
-  for (const auto& [key, source] : {std::pair("source_checkpoint", model.source_checkpoint),
-                                    std::pair("source_adapters", model.source_adapters)}) {
+  for (const auto& [key, source] :
+       {std::pair("source_checkpoint", model.source_checkpoint), std::pair("source_adapters", model.source_adapters)}) {
     if (source) places.emplace_back(cat("trainer.model_stage_factory.", key), *source);
   }
   for (const auto& [key, place] : places) {

@@ -20,10 +20,10 @@ class GraphWithRemedies final : public DeviceGraph {
       graph_->capture(work);
     } catch (const c10::Error& error) {
       const std::string& text = error.msg();
-      StateError with_remedy(cat(
-          "[loop::cuda_graph] expected forward, loss and backward that only give work to the device, got: ",
-          text.substr(0, text.find('\n')),
-          " The task, the model or a hook waits for the device, reads a value of it, or copies from memory that is "
+      StateError with_remedy(
+          cat("[loop::cuda_graph] expected forward, loss and backward that only give work to the device, got: ",
+              text.substr(0, text.find('\n')),
+              " The task, the model or a hook waits for the device, reads a value of it, or copies from memory that is "
               "not pinned. Fix that, or set trainer.cuda_graph to null."));
       for (const std::string& place : error.context()) with_remedy.add_place(place);
       throw with_remedy;

@@ -36,9 +36,9 @@ struct DecodingBatchOptions {
 // through Sdpa and is_cacheable(), and no rank has a part of the positions (context parallelism).
 [[nodiscard]] bool can_decode_with_cache(DecoderForCausalLM& model, const DeviceMesh& sequence_ranks);
 
-// Its forwards run in the caller's mode of modules and gradients. While it lives, the model's attention uses its caches.
-// On a GPU that has the whole model, and on a stream that is not the default one, forwards of one new token a sequence
-// are recorded and launched again as CUDA graphs, unless the model does what cannot be recorded.
+// Its forwards run in the caller's mode of modules and gradients. While it lives, the model's attention uses its
+// caches. On a GPU that has the whole model, and on a stream that is not the default one, forwards of one new token a
+// sequence are recorded and launched again as CUDA graphs, unless the model does what cannot be recorded.
 class DecodingBatch {
  public:
   // Local. can_decode_with_cache() must hold. Each of the prompts has a token; there may be none.

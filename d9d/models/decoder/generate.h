@@ -7,7 +7,7 @@
 //   std::string text = generate_bytes(model, "#include <", {.num_tokens = 200, .temperature = 0.7});
 //
 //   const std::vector<GeneratedSequence> answers =                      // of prompts of different lengths
-//       generate_batch(model, {{1, 2, 3}, {4}}, {.num_tokens = 64, .temperature = 1.0, .top_p = 0.95, .stop_ids = {2}});
+//       generate_batch(model, {{1, 2, 3}, {4}}, {.num_tokens = 64, .temperature = 1.0, .top_p = 0.95});
 // Text of a tokenizer.json: generate_text.h.
 #pragma once
 
@@ -39,8 +39,8 @@ struct GenerateOptions {
   // The axes cp and tp over which the model divides positions: context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).
   DeviceMesh sequence_ranks = {};
   // All ranks of the model, if there are several. They stop together: with generate() every rank takes the token of the
-  // first, even if their logits differ in the last bits; with generate_batch() they run until the last sequence ends. If
-  // it is empty, all ranks must compute equal logits.
+  // first, even if their logits differ in the last bits; with generate_batch() they run until the last sequence ends.
+  // If it is empty, all ranks must compute equal logits.
   DeviceMesh ranks = {};
 };
 
@@ -55,8 +55,8 @@ struct GenerateOptions {
 
 struct GeneratedSequence {
   std::vector<std::int64_t> ids;  // num_tokens, or fewer that end with one of stop_ids
-  // Of each id, given the prompt and the ids before it: log of the softmax of the model's logits, as its training
-  // computes it. Temperature, top_k and top_p do not change it.
+  // The log-probability of each id, given the prompt and the ids before it: log of the softmax of the model's logits, as
+  // its training computes it. Temperature, top_k and top_p do not change it.
   std::vector<double> log_probs;
 };
 

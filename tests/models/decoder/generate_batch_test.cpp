@@ -378,7 +378,8 @@ TEST_F(GenerateBatchCuda, Continues_as_on_a_cpu_with_every_family) {
   });
 }
 
-// Sequences that end one after the other, so that forwards are recorded for several numbers of them, against each alone.
+// Sequences that end one after the other, so that forwards are recorded for several numbers of them, against each
+// alone.
 TEST_F(GenerateBatchCuda, Ends_sequences_one_after_the_other) {
   const auto model = random_model(kQwen3Dense, at::kDouble, at::kCUDA);
   std::vector<Ids> prompts;
