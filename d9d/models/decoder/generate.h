@@ -55,8 +55,8 @@ struct GenerateOptions {
 
 struct GeneratedSequence {
   std::vector<std::int64_t> ids;  // num_tokens, or fewer that end with one of stop_ids
-  // The log-probability of each id, given the prompt and the ids before it: log of the softmax of the model's logits, as
-  // its training computes it. Temperature, top_k and top_p do not change it.
+  // The log-probability of each id, given the prompt and the ids before it: log of the softmax of the model's logits,
+  // as its training computes it. Temperature, top_k and top_p do not change it.
   std::vector<double> log_probs;
 };
 
