@@ -2,13 +2,16 @@
 
     .venv/bin/python benchmarks/models/generate.py [--device cuda] [--model qwen3-0.6b] [--prompts 8] [--tokens 128]
 
-Both programs stay and take turns: a round runs each once, after one round that does not count. The ratio is taken within a
-round; medians over rounds are printed with the first and third quartile. On a GPU transformers runs in eager mode and, with
---compile, with its static cache, whose forward it compiles. Weights are random; the last token of every prompt is compared.
+Both programs stay and take turns, and the one that waits is stopped: a round runs each once, after one round that does not
+count. The ratio is taken within a round; medians over rounds are printed with the first and third quartile. On a GPU
+transformers runs in eager mode and, with --compile, with its static cache, whose forward it compiles. Weights are random; the
+last token of every prompt is compared.
 """
 
 import argparse
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -72,13 +75,23 @@ def transformers_server(arguments: argparse.Namespace) -> None:
 
 class Server:
     def __init__(self, command: list):
-        self.process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        environment = os.environ | {"OMP_WAIT_POLICY": "active"}  # of both: threads wait for the next operator on their cores
+        self.process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        env=environment)  # fmt: skip
 
     def run(self, what: str) -> tuple[float, list[int]]:
+        """The process is stopped between its turns, so that no thread of it waits for work on a core."""
+        self.process.send_signal(signal.SIGCONT)
         self.process.stdin.write(what + "\n")
         self.process.stdin.flush()
         seconds, *last = self.process.stdout.readline().split()
+        self.process.send_signal(signal.SIGSTOP)
         return float(seconds), list(map(int, last))
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.process.stdin.close()
+        self.process.wait()
 
 
 def main() -> None:
@@ -119,6 +132,8 @@ def measure(arguments: argparse.Namespace, folder: str) -> None:
             elapsed, last[name] = server.run(what)
             if number > 0:
                 seconds[name].append(elapsed)
+    ours.end()
+    peer.end()
     num_tokens = arguments.prompts * arguments.tokens
     print(f"{arguments.model}, {arguments.dtype}, {arguments.device}: {json.dumps(dict(zip(names, shape)))}\n")
     print("| what | tokens/s, median | quartiles | same last tokens |\n|---|---|---|---|")

@@ -1,8 +1,10 @@
 #include "d9d/blocks/head/vocabulary_context.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 #include "d9d/base/ignore_index.h"
+#include "d9d/kernels/linear/gemm.h"
 
 namespace d9d {
 
@@ -12,6 +14,14 @@ std::vector<at::Tensor> locals_of(const std::vector<ParameterPtr>& weights) {
   std::vector<at::Tensor> locals;
   for (const ParameterPtr& weight : weights) locals.push_back(weight->local());
   return locals;
+}
+
+// x [..., H] times weight [V, H]^T -> [..., V].
+at::Tensor product(const at::Tensor& x, const at::Tensor& weight) {
+  if (!x.is_cpu() || c10::GradMode::is_enabled()) return at::linear(x, weight);
+  std::vector<std::int64_t> sizes = x.sizes().vec();
+  sizes.back() = weight.size(0);
+  return kernels::detail::rows_product(x.reshape({-1, x.size(-1)}), weight).view(sizes);
 }
 
 }  // namespace
@@ -27,7 +37,7 @@ std::optional<kernels::LowRankLogits> HeadWeights::low_rank(const at::Tensor& hi
 
 std::vector<at::Tensor> HeadWeights::local_logits(const at::Tensor& hidden_states) const {
   std::vector<at::Tensor> logits;
-  for (const ParameterPtr& weight : rows) logits.push_back(at::linear(hidden_states, weight->local()));
+  for (const ParameterPtr& weight : rows) logits.push_back(product(hidden_states, weight->local()));
   if (!adapter) return logits;
   const at::Tensor hidden = adapter->scaled_hidden(hidden_states);
   for (std::size_t split = 0; split < rows.size(); ++split) {

@@ -55,6 +55,18 @@ std::vector<at::Tensor> composition_with_biases(const std::vector<at::Tensor>& i
   return {at::linear(in[0], in[1], in[3]), at::linear(in[0], in[2], in[4])};
 }
 
+// Few rows and a large weight in float32, which another library multiplies, beside one row more than it takes.
+TEST(Linear, Of_few_rows_equals_that_in_float64) {
+  for (const std::int64_t num_rows : {1, 2, 8, 32, 33}) {
+    const at::Tensor x = values({num_rows, 300}, 1, at::kFloat), weight = values({500, 300}, 2, at::kFloat);
+    const at::Tensor exact = at::linear(x.to(at::kDouble), weight.to(at::kDouble));
+    const at::Tensor error = linear(x, weight).to(at::kDouble) - exact;
+    EXPECT_LT((error.norm() / exact.norm()).item<double>(), 1e-6) << num_rows;
+    EXPECT_EQ(linear(x, weight).scalar_type(), at::kFloat);
+    EXPECT_TRUE(linear(x, weight).is_contiguous());
+  }
+}
+
 TEST(Linear, With_biases_equals_that_of_ATen) {
   const auto biased = [](const std::vector<at::Tensor>& in) { return linears(in[0], {in[1], in[2]}, {in[3], in[4]}); };
   for (const std::vector<std::int64_t>& lead : std::vector<std::vector<std::int64_t>>{{}, {0}, {5}, {2, 3}}) {
