@@ -60,10 +60,10 @@ TEST(Linear, Of_few_rows_equals_that_in_float64) {
   for (const std::int64_t num_rows : {1, 2, 8, 32, 33}) {
     const at::Tensor x = values({num_rows, 300}, 1, at::kFloat), weight = values({500, 300}, 2, at::kFloat);
     const at::Tensor exact = at::linear(x.to(at::kDouble), weight.to(at::kDouble));
-    const at::Tensor error = linear(x, weight).to(at::kDouble) - exact;
+    const at::Tensor error = kernels::linear(x, weight).to(at::kDouble) - exact;
     EXPECT_LT((error.norm() / exact.norm()).item<double>(), 1e-6) << num_rows;
-    EXPECT_EQ(linear(x, weight).scalar_type(), at::kFloat);
-    EXPECT_TRUE(linear(x, weight).is_contiguous());
+    EXPECT_EQ(kernels::linear(x, weight).scalar_type(), at::kFloat);
+    EXPECT_TRUE(kernels::linear(x, weight).is_contiguous());
   }
 }
 
