@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 PREFIX = Path(sys.argv.pop()).resolve()
@@ -42,7 +43,8 @@ class InstalledTools(unittest.TestCase):
         return done.stdout
 
     def test_every_program_is_tried_here(self):
-        tried = {"d9d_convert", "d9d_info", "d9d_lr_plot", "d9d_pipeline_plot", "d9d_plan", "d9d_tokenize", "plot_metrics"}
+        tried = {"d9d_convert", "d9d_generate", "d9d_info", "d9d_lr_plot", "d9d_pipeline_plot", "d9d_plan", "d9d_tokenize",
+                 "plot_metrics"}
         self.assertEqual({path.name for path in (PREFIX / "bin").iterdir()}, tried)
 
     def test_d9d_info(self):
@@ -69,6 +71,18 @@ class InstalledTools(unittest.TestCase):
         save_file({"a": torch.arange(4.0)}, source / "model.safetensors")
         self.run_tool("d9d_convert", source, "target", "--rename", "a=>b")
         self.assertTrue(torch.equal(load_file(self.folder / "target/model.safetensors")["b"], torch.arange(4.0)))
+
+    def test_d9d_generate(self):
+        model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(
+            hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+            vocab_size=256, max_position_embeddings=32, eos_token_id=None))  # fmt: skip
+        model.save_pretrained(self.folder / "model")
+        (self.folder / "model/generation_config.json").unlink(missing_ok=True)
+        (row,) = self.run_tool("d9d_generate", "model", "ab", "--num-tokens", "4", "--json", "--device", "cpu").splitlines()
+        prompt = torch.tensor([list(b"ab")])
+        generated = model.eval().generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=4, do_sample=False,
+                                          eos_token_id=None, pad_token_id=0)  # fmt: skip
+        self.assertEqual(json.loads(row)["ids"], generated[0, 2:].tolist())
 
     def test_d9d_pipeline_plot(self):
         self.run_tool("d9d_pipeline_plot", "1f1b", "--svg", "picture.svg")
