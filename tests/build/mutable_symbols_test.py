@@ -38,6 +38,7 @@ PROCESS = {
     "d9d::detail::(anonymous namespace)::make_seeded": "guards ATen's generator, of which a process has one",
     "d9d::(anonymous namespace)::on_bus_error(": "a signal handler, of which one thread tells how the process ends",
     "d9d::detail::names_modules": "a trace is of the whole process",
+    "c10::offsetsAndMasks()": "LibTorch's",
     "c10d::TORCH_GLOO_LAZY_INIT": "LibTorch's",
 }
 

@@ -17,13 +17,13 @@ using OneDnnLinear = at::Tensor(const at::Tensor& x, const at::Tensor& weight, c
 
 // LibTorch's product by oneDNN, which it has for graphs that were compiled; none in builds without it.
 const std::optional<c10::TypedOperatorHandle<OneDnnLinear>>& one_dnn_linear() {
-  static const auto linear = [] {
+  static const auto kLinear = [] {
     std::optional<c10::TypedOperatorHandle<OneDnnLinear>> found;
     const auto handle = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
     if (handle) found = handle->typed<OneDnnLinear>();
     return found;
   }();
-  return linear;
+  return kLinear;
 }
 
 // Whether oneDNN is faster than LibTorch's BLAS: that copies the weight for every product, which takes longer than the
