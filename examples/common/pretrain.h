@@ -1,4 +1,5 @@
-// The course of a pretraining job, whatever the family of its model: what a program of one's own would do.
+// The course of a job that trains a causal language model, whatever its family and its task: what a program of one's
+// own would do.
 #pragma once
 
 #include <iostream>
@@ -22,10 +23,11 @@
 
 namespace examples {
 
-// Trains, exports, and prints samples of what the model writes.
-template <class Parameters>
-void pretrain(const d9d::ModelFamily<Parameters>& family, const d9d::PretrainConfig<Parameters>& config,
-              d9d::DistContext& context) {
+// Trains, exports, and prints samples of what the model writes. data_provider: token_data_provider(), or another one of
+// token batches with its arguments.
+template <class Types, class Parameters, class Config, class DataProvider>
+void train(const d9d::ModelFamily<Parameters>& family, const Config& config, d9d::DistContext& context,
+           d9d::TrainTask<Types>& task, const DataProvider& data_provider) {
   const auto& source = config.trainer.model_stage_factory.source_checkpoint;
   const auto sizes = d9d::causal_lm_sizes(family, config.model_provider, source);
   if (source) d9d::check_tokenizer(context, config.data, *source);
@@ -34,32 +36,31 @@ void pretrain(const d9d::ModelFamily<Parameters>& family, const d9d::PretrainCon
                                      .tokenizer = config.sample ? config.sample->tokenizer : std::nullopt,
                                      .max_positions = sizes.max_position_ids});
   const auto export_lock = d9d::prepare_export(context, config.export_to, files, config.trainer);
-  d9d::LanguageModelTask task(context, {.tells_padding = family.has_experts});
-  d9d::CausalLMProvider model(family, config.model_provider, sizes, std::move(files), source);
+  d9d::CausalLMProvider<Parameters, Types> model(family, config.model_provider, sizes, std::move(files), source);
   model.sequence_length = d9d::sequence_length_of(config.data);
   const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
   const d9d::TokenLimits limits{.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids};
   std::optional<d9d::TextSamples> samples;  // built before training, so that mistakes in it end the job now
   if (config.sample) samples.emplace(*config.sample, config.data, limits);
-  auto data = d9d::token_data_provider(config.data, limits, config.trainer.determinism.base_seed);
+  const std::int64_t seed = config.trainer.determinism.base_seed;
+  auto data = data_provider(config.data, limits, seed);
   std::map<std::string, d9d::AutoDataProvider<d9d::TokenBatch>> evaluation_data;
-  d9d::EvaluationData<d9d::LanguageModelTypes> evaluation_sets;
+  d9d::EvaluationData<Types> evaluation_sets;
   for (const auto& [name, set] : config.evaluation_data) {
     if (source) d9d::check_tokenizer(context, set, *source);
-    const auto added = evaluation_data.emplace(
-        name, d9d::token_data_provider(d9d::whole_set(set), limits, config.trainer.determinism.base_seed));
+    const auto added = evaluation_data.emplace(name, data_provider(d9d::whole_set(set), limits, seed));
     evaluation_sets.emplace(name, &added.first->second);
   }
   d9d::AutoOptimizerProvider optimizer(config.optimizer);
   d9d::AutoLRSchedulerProvider lr_scheduler(config.lr_scheduler);
 
-  d9d::Trainer<d9d::LanguageModelTypes> trainer(context, config.trainer,
-                                                {.task = task,
-                                                 .model = model,
-                                                 .data = data,
-                                                 .optimizer = optimizer,
-                                                 .lr_scheduler = lr_scheduler,
-                                                 .evaluation = evaluation_sets});
+  d9d::Trainer<Types> trainer(context, config.trainer,
+                              {.task = task,
+                               .model = model,
+                               .data = data,
+                               .optimizer = optimizer,
+                               .lr_scheduler = lr_scheduler,
+                               .evaluation = evaluation_sets});
   if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
   trainer.export_to(config.export_to);
   if (context.is_main_process()) context.log().info("exported to ", config.export_to.string());
@@ -69,12 +70,16 @@ void pretrain(const d9d::ModelFamily<Parameters>& family, const d9d::PretrainCon
   samples->write(context, *decoder, std::cout);
 }
 
-// The program of a family: reads the configuration that the command line names, and trains.
+// The program that pretrains a family: reads the configuration that the command line names, and trains.
 template <class Parameters>
 int run_pretraining(const d9d::ModelFamily<Parameters>& family, int argc, char** argv) {
   using Config = d9d::PretrainConfig<Parameters>;
   return d9d::launch<Config>(
-      argc, argv, [&](const Config& config, d9d::DistContext& context) { pretrain(family, config, context); },
+      argc, argv,
+      [&](const Config& config, d9d::DistContext& context) {
+        d9d::LanguageModelTask task(context, {.tells_padding = family.has_experts});
+        train(family, config, context, task, d9d::token_data_provider);
+      },
       d9d::apply_0_16_aliases);
 }
 
