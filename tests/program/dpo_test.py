@@ -13,7 +13,7 @@ import program_job
 import pyarrow
 import pyarrow.parquet
 import torch
-from program_job import REPOSITORY, SECONDS, ProgramTest, main
+from program_job import REPOSITORY, SECONDS, ProgramTest, main, pretrains_small, write_headers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 TOLERANCE = 1e-3  # of rewards in fp32: beta times differences of sums of log-probabilities
@@ -27,16 +27,10 @@ class Dpo(ProgramTest):
         """The folder `runs/finetune` of examples/finetune, with a fine-tuned model, and pairs."""
         cls.folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        headers = cls.folder / "include/c10/util"
-        headers.mkdir(parents=True)
-        for i in range(HEADERS):
-            (headers / f"Part{i}.h").write_text(f"#pragma once\n#include <c10/util/Part{i + 1}.h>\nstruct Part{i} {{}};\n" * 20)
+        headers = write_headers(cls.folder, HEADERS)
         for script, *more in (("finetune/make_chats.py", cls.folder / "include"), ("dpo/make_pairs.py",)):
             subprocess.run([sys.executable, REPOSITORY / "examples" / script, cls.folder / "runs/finetune", *more], check=True)
-        cls.train("qwen3_dense_pretrain", "finetune/pretrain", f'data.paths=["{headers}/*.h"]', "trainer.schedule.total_steps=20",
-                  "data.sequence_length=64", "model_provider.model.num_hidden_layers=1",
-                  "model_provider.model.layer.hidden_size=32", "model_provider.model.layer.intermediate_size=48",
-                  "model_provider.model.layer.head_dim=8")
+        cls.train("qwen3_dense_pretrain", "finetune/pretrain", *pretrains_small(headers))
         cls.train("finetune", "finetune/full")
 
     @classmethod

@@ -12,7 +12,7 @@ from pathlib import Path
 import peft
 import program_job
 import torch
-from program_job import REPOSITORY, SECONDS, ProgramTest, main
+from program_job import REPOSITORY, SECONDS, ProgramTest, main, pretrains_small, write_headers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 TOLERANCE = 1e-4  # "fp32 training loss" of tests/support/tolerances.h
@@ -25,16 +25,10 @@ class Finetune(ProgramTest):
         """The example's folder `runs/finetune`, with a pretrained model."""
         cls.folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        headers = cls.folder / "include/c10/util"
-        headers.mkdir(parents=True)
-        for i in range(HEADERS):
-            (headers / f"Part{i}.h").write_text(f"#pragma once\n#include <c10/util/Part{i + 1}.h>\nstruct Part{i} {{}};\n" * 20)
+        headers = write_headers(cls.folder, HEADERS)
         subprocess.run([sys.executable, REPOSITORY / "examples/finetune/make_chats.py", cls.folder / "runs/finetune",
                         cls.folder / "include"], check=True)
-        cls.train("qwen3_dense_pretrain", "pretrain", f'data.paths=["{headers}/*.h"]', "trainer.schedule.total_steps=20",
-                  "data.sequence_length=64", "model_provider.model.num_hidden_layers=1",
-                  "model_provider.model.layer.hidden_size=32", "model_provider.model.layer.intermediate_size=48",
-                  "model_provider.model.layer.head_dim=8")
+        cls.train("qwen3_dense_pretrain", "pretrain", *pretrains_small(headers))
 
     @classmethod
     def train(cls, program, name, *arguments):

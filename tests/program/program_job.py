@@ -30,6 +30,23 @@ PIECEWISE = [
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # programs would start themselves anew for it, a quarter of a second
 
 
+def write_headers(folder, count):
+    """Writes C++ headers as examples/finetune learns them, and returns their folder in `folder`."""
+    headers = folder / "include/c10/util"
+    headers.mkdir(parents=True)
+    for i in range(count):
+        (headers / f"Part{i}.h").write_text(f"#pragma once\n#include <c10/util/Part{i + 1}.h>\nstruct Part{i} {{}};\n" * 20)
+    return headers
+
+
+def pretrains_small(headers):
+    """Arguments with which examples/finetune/pretrain.json trains a model of one narrow layer on such headers."""
+    layer = "model_provider.model.layer"
+    return (f'data.paths=["{headers}/*.h"]', "trainer.schedule.total_steps=20", "data.sequence_length=64",
+            "model_provider.model.num_hidden_layers=1", f"{layer}.hidden_size=32", f"{layer}.intermediate_size=48",
+            f"{layer}.head_dim=8")  # fmt: skip
+
+
 class Job:
     """A folder with the shipped configuration of one example, made tiny."""
 
