@@ -29,8 +29,7 @@ std::optional<TensorPlan> SwiGLU::tensor_plan(std::int64_t /*num_ranks*/) const 
 at::Tensor SwiGLU::forward(const at::Tensor& x) const {
   const std::vector<at::Tensor> columns = tensor_parallel_->column_linears(x, {gate_proj, up_proj});
   if (down_proj->is_product()) {
-    return tensor_parallel_->leave(
-        kernels::silu_mul_linear(columns[0], columns[1], down_proj->weight->local(), down_proj->low_rank_terms()));
+    return tensor_parallel_->row_silu_mul_linear(columns[0], columns[1], down_proj);
   }
   return tensor_parallel_->row_linear(kernels::silu_mul(columns[0], columns[1]), down_proj);
 }

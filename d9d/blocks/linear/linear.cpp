@@ -103,22 +103,23 @@ void Linear::add_adapter(const LowRankConfig& low_rank) {
   put_new_adapter(make(config.in_features, low_rank.rank), b, low_rank, dtype, magnitude);
 }
 
-std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears) {
+std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears,
+                                   const kernels::RowEdges& edges) {
   std::vector<at::Tensor> outputs;
   const bool has_biases = linears.front()->config.has_bias;
   if (std::ranges::all_of(linears, [&](const ModulePtr<Linear>& linear) {
         return linear->is_plain() && linear->config.has_bias == has_biases;
       })) {
     std::vector<at::Tensor> weights;
-    std::vector<at::Tensor> biases, own_biases;  // those of the operator, those that follow magnitudes
+    std::vector<at::Tensor> biases, own_biases;  // those of the operator, those that follow it
     const bool scales = std::ranges::any_of(linears, [](const auto& linear) { return linear->has_magnitude(); });
     std::vector<kernels::LowRankTerm> terms;
     for (const ModulePtr<Linear>& linear : linears) {
       for (kernels::LowRankTerm& term : linear->low_rank_terms(weights.size())) terms.push_back(std::move(term));
       weights.push_back(linear->weight->local());
-      if (linear->bias) (scales ? own_biases : biases).push_back(linear->bias->local());
+      if (linear->bias) (scales || edges.output ? own_biases : biases).push_back(linear->bias->local());
     }
-    outputs = kernels::linears(x, weights, biases, terms);
+    outputs = kernels::linears(x, weights, biases, terms, edges);
     for (std::size_t i = 0; i < linears.size(); ++i) {
       outputs[i] = adapted(*linears[i], x, outputs[i]);
       if (!own_biases.empty()) outputs[i] = outputs[i] + own_biases[i];
@@ -127,6 +128,13 @@ std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<Module
   }
   for (const ModulePtr<Linear>& linear : linears) outputs.push_back(linear(x));
   return outputs;
+}
+
+bool are_products(const std::vector<ModulePtr<Linear>>& linears) {
+  return std::ranges::all_of(linears, [&](const ModulePtr<Linear>& linear) {
+    return linear->is_plain() && linear->config.has_bias == linears.front()->config.has_bias &&
+           (!linear->adapter() || (linear->adapter_is_term() && !linear->has_magnitude()));
+  });
 }
 
 void add_columns(TensorPlan& plan, const ModulePtr<Linear>& linear) {

@@ -50,10 +50,16 @@ class Linear : public Adaptable<Linear> {
   const ParameterPtr bias;  // null without bias
 };
 
+// Whether a kernel may use the weights, biases and low_rank_terms() of the linears directly.
+[[nodiscard]] bool are_products(const std::vector<ModulePtr<Linear>>& linears);
+
 // Applies each linear to x, in order. If none has hooks of its own, and all have a bias or none has, the products with
 // the weights are one operator, which joins them where it can and adds the terms of adapters without dropout
-// (kernels/linear/linear.h), and biases unless one has magnitudes.
-[[nodiscard]] std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears);
+// (kernels/linear/linear.h), and biases unless one has magnitudes. With an exchange at
+// an edge, for linears that are_products(), x is a shard, or there is one linear, whose bias is added to this rank's rows
+// of the sum; the call is collective then.
+[[nodiscard]] std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears,
+                                                 const kernels::RowEdges& edges = {});
 
 // For after_materialize of a block that uses linears_of: places the weights contiguously one after another in memory,
 // with undefined values. The memory of weights of flat groups is left to their group.

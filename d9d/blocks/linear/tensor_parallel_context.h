@@ -34,6 +34,11 @@ class TensorParallelContext {
   // [B, S, in / W] -> [B, S / W, out]. A bias is added once, to this rank's positions of the sum.
   [[nodiscard]] virtual at::Tensor row_linear(const at::Tensor& y, const ModulePtr<Linear>& linear) const;
 
+  // Collective. leave(kernels::silu_mul_linear(gate, up, linear)) for a linear that is_product(): [B, S, in / W] each
+  // -> [B, S / W, out].
+  [[nodiscard]] virtual at::Tensor row_silu_mul_linear(const at::Tensor& gate, const at::Tensor& up,
+                                                       const ModulePtr<Linear>& linear) const;
+
   // For a head, whose vocabulary is sharded over the ranks.
   [[nodiscard]] virtual std::shared_ptr<const VocabularyContext> vocabulary() const = 0;
   [[nodiscard]] virtual DeviceMesh ranks() const = 0;  // one axis, or none in the local form

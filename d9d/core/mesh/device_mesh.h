@@ -61,6 +61,8 @@ class DeviceMesh {
     return slice({axis}).communicator(traffic);
   }
 
+  [[nodiscard]] const std::shared_ptr<World>& world() const { return world_; }  // null for a mesh without one
+
   // Local. Calls World::throw_if_failed(), for values that were communicated over ranks of the mesh.
   void throw_if_failed() const {
     if (world_ != nullptr) world_->throw_if_failed();

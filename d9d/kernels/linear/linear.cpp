@@ -51,43 +51,70 @@ const auto kWeightGradients = [](auto tensors, const GradientPlaces& places) {
   return detail::linears_weight_gradients(tensors.first(tensors.size() - 1), tensors.back(), places);
 };
 
+// Rows [first, first + count) of each matrix; undefined ones stay so.
+variable_list rows_of(const variable_list& matrices, std::int64_t first, std::int64_t count) {
+  variable_list rows;
+  for (const at::Tensor& matrix : matrices) {
+    rows.push_back(matrix.defined() ? matrix.narrow(0, first, count) : at::Tensor());
+  }
+  return rows;
+}
+
+const char* const kInputEdge = "input_edge";
+const char* const kOutputEdge = "output_edge";
+
+void save_edge(AutogradContext* context, const char* name, const RowExchangePtr& edge) {
+  if (edge) context->saved_data[name] = c10::IValue::make_capsule(edge);
+}
+
+RowExchangePtr saved_edge(AutogradContext* context, const char* name) {
+  const auto found = context->saved_data.find(name);
+  if (found == context->saved_data.end()) return {};
+  return c10::static_intrusive_pointer_cast<RowExchange>(found->second.toCapsule());
+}
+
 // Inputs: x, weights, biases, the A and the B of terms.
 struct Linears : torch::autograd::Function<Linears> {
-  // Saves x if a weight or an A needs a gradient, and the weights if x does. Of terms all matrices, and scale * x A^T.
+  // Saves the whole x if a weight or an A needs a gradient, and the weights if x does. Of terms all matrices, and scale
+  // * x A^T.
   static variable_list forward(AutogradContext* context, const at::Tensor& x, at::TensorList weight_list,
                                at::TensorList biases, at::TensorList all_a, at::TensorList all_b,
-                               const std::vector<double>& scales, const std::vector<std::int64_t>& outputs_of_terms) {
+                               const std::vector<double>& scales, const std::vector<std::int64_t>& outputs_of_terms,
+                               const RowEdges& edges) {
     const std::vector<at::Tensor> weights = weight_list.vec();
     context->set_materialize_grads(false);
-    const auto trains = [](at::TensorList tensors) {
-      return std::ranges::any_of(tensors, [](const at::Tensor& tensor) { return tensor.requires_grad(); });
-    };
-    variable_list saved(1 + weights.size());
-    if (trains(weight_list) || trains(all_a)) saved[0] = x;
-    if (x.requires_grad()) std::ranges::copy(weights, saved.begin() + 1);
-    if (!biases.empty()) context->saved_data["has_biases"] = true;
     // Outputs may be slices of one buffer. Autograd need not track them as views, because they are not written in
     // place.
     const at::AutoDispatchBelowADInplaceOrView no_views;
-    const at::Tensor rows = as_matrix(x);
-    variable_list outputs = detail::linears_forward(rows, weights, biases.vec(), /*joins=*/x.is_cuda());
-    if (!all_a.empty()) {
-      const detail::LowRankTerms terms{all_a.vec(), all_b.vec(), scales, outputs_of_terms};
-      const at::Tensor hidden = detail::low_rank_hidden(rows, terms);
-      detail::add_low_rank_terms(hidden, terms, outputs);
-      saved.push_back(trains(all_b) ? hidden : at::Tensor());
-      saved.insert(saved.end(), all_a.begin(), all_a.end());
-      saved.insert(saved.end(), all_b.begin(), all_b.end());
-      context->saved_data["scales"] = scales;
-      context->saved_data["outputs"] = outputs_of_terms;
+    const detail::LowRankTerms terms{all_a.vec(), all_b.vec(), scales, outputs_of_terms};
+    Products made = edges.input    ? gathered_products(x, weights, biases.vec(), *edges.input)
+                    : edges.output ? Products{.x = x, .outputs = {}}
+                                   : Products{.x = x,
+                                              .outputs = detail::linears_forward(as_matrix(x), weights, biases.vec(),
+                                                                                 /*joins=*/x.is_cuda())};
+    const at::Tensor rows = as_matrix(made.x);
+    const at::Tensor hidden = all_a.empty() ? at::Tensor() : detail::low_rank_hidden(rows, terms);
+    std::vector<std::int64_t> shape = made.x.sizes().vec();
+    if (edges.output) {
+      shape.back() = weights.front().size(0);
+      made.outputs = {edges.output->scatter(
+          {shape, x.options()},
+          [&](std::int64_t first, const at::Tensor& out) {
+            detail::write_linears({out}, rows.narrow(0, first, out.size(0)), weights, /*biases=*/{});
+            if (hidden.defined()) detail::add_low_rank_terms(hidden.narrow(0, first, out.size(0)), terms, {out});
+          },
+          [] {})};
+    } else {
+      if (hidden.defined()) detail::add_low_rank_terms(hidden, terms, made.outputs);
+      for (at::Tensor& output : made.outputs) {
+        shape.back() = output.size(1);
+        output = output.view(shape);
+      }
     }
-    context->save_for_backward(std::move(saved));
-    std::vector<std::int64_t> shape = x.sizes().vec();
-    for (at::Tensor& output : outputs) {
-      shape.back() = output.size(1);
-      output = output.view(shape);
-    }
-    return outputs;
+    save(context, x, made.x, weights, biases, terms, hidden);
+    save_edge(context, kInputEdge, edges.input);
+    save_edge(context, kOutputEdge, edges.output);
+    return made.outputs;
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
@@ -96,34 +123,92 @@ struct Linears : torch::autograd::Function<Linears> {
     const variable_list saved = context->get_saved_variables();
     const std::size_t first_of_terms = 1 + (has_biases ? 2 : 1) * grads.size();
     const detail::LowRankTerms terms = saved_terms(context, saved, 2 + grads.size());
-    variable_list results(first_of_terms + 2 * terms.a.size() + 2);
+    variable_list results(first_of_terms + 2 * terms.a.size() + 3);
     const auto any = std::ranges::find_if(grads, [](const at::Tensor& grad) { return grad.defined(); });
     if (any == grads.end()) return results;
+    const auto first = saved.begin() + 1;
+    const std::vector<at::Tensor> weights(first, first + static_cast<std::ptrdiff_t>(grads.size()));
+    const bool trains_input = context->needs_input_grad(0);
+
+    at::Tensor of_x;
+    if (const RowExchangePtr output = saved_edge(context, kOutputEdge)) {
+      grads[0] = output->gather(grads[0], [&](std::int64_t begin, const at::Tensor& rows) {
+        if (!trains_input) return;
+        if (!of_x.defined()) {
+          const std::int64_t num_rows = grads[0].numel() / grads[0].size(-1) * output->num_ranks();
+          of_x = at::empty({num_rows, weights.front().size(1)}, rows.options());
+        }
+        detail::write_linears_input_gradient(of_x.narrow(0, begin, rows.size(0)), {rows}, weights);
+      });
+    }
     std::vector<std::int64_t> shape = any->sizes().vec();
     for (at::Tensor& grad : grads) {
       if (grad.defined()) grad = gradient_matrix(grad);
     }
     const at::Tensor of_hidden = terms.a.empty() ? at::Tensor() : detail::low_rank_hidden_gradient(grads, terms);
-    if (context->needs_input_grad(0)) {
-      const auto first = saved.begin() + 1;
-      const std::vector<at::Tensor> weights(first, first + static_cast<std::ptrdiff_t>(grads.size()));
-      shape.back() = weights.front().size(1);
-      const at::Tensor of_x = detail::linears_input_gradient(grads, weights);
-      if (of_hidden.defined()) detail::add_low_rank_input_gradient(of_hidden, terms, of_x);
-      results[0] = of_x.view(shape);
-    }
-    if (saved[0].defined()) put_gradients(context, 1, grads, {as_matrix(saved[0])}, kWeightGradients, results);
-    const auto of_biases = [](auto tensors, const GradientPlaces& places) {
-      return detail::linears_bias_gradients(tensors, places);
+    const auto put_all = [&] {
+      put_gradients_of_parameters(context, grads, saved, of_hidden, terms, has_biases, first_of_terms, results);
     };
-    if (has_biases) put_gradients(context, 1 + grads.size(), grads, {}, of_biases, results);
-    if (of_hidden.defined()) {
-      put_gradients_of_terms(context, first_of_terms, grads, saved, of_hidden, terms, results);
+    if (!trains_input) {
+      put_all();
+      return results;
     }
+    shape.back() = weights.front().size(1);
+    if (const RowExchangePtr input = saved_edge(context, kInputEdge)) {
+      results[0] = input->scatter(
+          {shape, any->options()},
+          [&](std::int64_t begin, const at::Tensor& out) {
+            detail::write_linears_input_gradient(out, rows_of(grads, begin, out.size(0)), weights);
+            if (!of_hidden.defined()) return;
+            detail::add_low_rank_input_gradient(of_hidden.narrow(0, begin, out.size(0)), terms, out);
+          },
+          put_all);
+      return results;
+    }
+    if (!of_x.defined()) of_x = detail::linears_input_gradient(grads, weights);
+    if (of_hidden.defined()) detail::add_low_rank_input_gradient(of_hidden, terms, of_x);
+    results[0] = of_x.view(shape);
+    put_all();
     return results;
   }
 
  private:
+  struct Products {
+    at::Tensor x;  // whole
+    variable_list outputs;
+  };
+
+  // The products of each block of rows, when it has arrived.
+  static Products gathered_products(const at::Tensor& shard, const std::vector<at::Tensor>& weights,
+                                    const std::vector<at::Tensor>& biases, const RowExchange& input) {
+    const std::int64_t num_rows = shard.numel() / shard.size(-1) * input.num_ranks();
+    Products made{.x = {}, .outputs = detail::empty_linears_outputs(num_rows, weights, /*joins=*/shard.is_cuda())};
+    made.x = input.gather(shard, [&](std::int64_t first, const at::Tensor& rows) {
+      detail::write_linears(rows_of(made.outputs, first, rows.size(0)), rows, weights, biases);
+    });
+    return made;
+  }
+
+  static void save(AutogradContext* context, const at::Tensor& x, const at::Tensor& whole,
+                   const std::vector<at::Tensor>& weights, at::TensorList biases, const detail::LowRankTerms& terms,
+                   const at::Tensor& hidden) {
+    const auto trains = [](at::TensorList tensors) {
+      return std::ranges::any_of(tensors, [](const at::Tensor& tensor) { return tensor.requires_grad(); });
+    };
+    variable_list saved(1 + weights.size());
+    if (trains(weights) || trains(terms.a)) saved[0] = whole;
+    if (x.requires_grad()) std::ranges::copy(weights, saved.begin() + 1);
+    if (!biases.empty()) context->saved_data["has_biases"] = true;
+    if (!terms.a.empty()) {
+      saved.push_back(trains(terms.b) ? hidden : at::Tensor());
+      saved.insert(saved.end(), terms.a.begin(), terms.a.end());
+      saved.insert(saved.end(), terms.b.begin(), terms.b.end());
+      context->saved_data["scales"] = terms.scales;
+      context->saved_data["outputs"] = terms.outputs;
+    }
+    context->save_for_backward(std::move(saved));
+  }
+
   // first: the position of the first A among the saved tensors.
   static detail::LowRankTerms saved_terms(AutogradContext* context, const variable_list& saved, std::size_t first) {
     if (saved.size() < first) return {};
@@ -133,6 +218,20 @@ struct Linears : torch::autograd::Function<Linears> {
             {middle, saved.end()},
             context->saved_data["scales"].toDoubleVector(),
             context->saved_data["outputs"].toIntVector()};
+  }
+
+  // Those of weights, biases and terms. first_of_terms: the position of the first A among the inputs.
+  static void put_gradients_of_parameters(AutogradContext* context, const variable_list& grads,
+                                          const variable_list& saved, const at::Tensor& of_hidden,
+                                          const detail::LowRankTerms& terms, bool has_biases,
+                                          std::size_t first_of_terms, variable_list& results) {
+    if (saved[0].defined()) put_gradients(context, 1, grads, {as_matrix(saved[0])}, kWeightGradients, results);
+    const auto of_biases = [](auto tensors, const GradientPlaces& places) {
+      return detail::linears_bias_gradients(tensors, places);
+    };
+    if (has_biases) put_gradients(context, 1 + grads.size(), grads, {}, of_biases, results);
+    if (!of_hidden.defined()) return;
+    put_gradients_of_terms(context, first_of_terms, grads, saved, of_hidden, terms, results);
   }
 
   // first: the position of the first A among the inputs.
@@ -175,7 +274,10 @@ void check_terms(const std::vector<LowRankTerm>& terms, const at::Tensor& x, con
 }
 
 std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<at::Tensor>& weights,
-                                const std::vector<at::Tensor>& biases, const std::vector<LowRankTerm>& terms) {
+                                const std::vector<at::Tensor>& biases, const std::vector<LowRankTerm>& terms,
+                                const RowEdges& edges) {
+  D9D_ASSERT(!edges.output || (weights.size() == 1 && biases.empty() && !edges.input),
+             "[kernels::linear] one weight without a bias before an exchange of its output");
   for (const at::Tensor& weight : weights) {
     D9D_CHECK(x.dim() >= 1 && weight.dim() == 2 && weight.size(1) == x.size(-1) &&
                   weight.scalar_type() == x.scalar_type() && weight.device() == x.device(),
@@ -203,7 +305,7 @@ std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<at::Tenso
     split.outputs.push_back(static_cast<std::int64_t>(term.output));
   }
   return Linears::apply(x, at::TensorList(weights), at::TensorList(biases), at::TensorList(split.a),
-                        at::TensorList(split.b), split.scales, split.outputs);
+                        at::TensorList(split.b), split.scales, split.outputs, edges);
 }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight) { return linears(x, {weight}).front(); }

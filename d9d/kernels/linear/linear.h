@@ -19,6 +19,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/kernels/linear/row_exchange.h"
+
 namespace d9d::kernels {
 
 // scale * (x A^T) B^T, which is added to one of the outputs. Differentiable in x, A and B.
@@ -32,10 +34,11 @@ struct LowRankTerm {
 void check_terms(const std::vector<LowRankTerm>& terms, const at::Tensor& x, const std::vector<at::Tensor>& weights);
 
 // x [..., in], weights [out_i, in], biases [out_i], one for each weight or none, of the same dtype and device as those
-// of terms -> [..., out_i] each. Throws ConfigError for other shapes, dtypes or devices.
+// of terms -> [..., out_i] each. Throws ConfigError for other shapes, dtypes or devices. With an exchange at an edge x is
+// [B, S / W, in], or the output, which must be one and without bias, is [B, S / W, out]; the call is collective then.
 [[nodiscard]] std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<at::Tensor>& weights,
                                               const std::vector<at::Tensor>& biases = {},
-                                              const std::vector<LowRankTerm>& terms = {});
+                                              const std::vector<LowRankTerm>& terms = {}, const RowEdges& edges = {});
 [[nodiscard]] at::Tensor linear(const at::Tensor& x, const at::Tensor& weight);
 
 }  // namespace d9d::kernels

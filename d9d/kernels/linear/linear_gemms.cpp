@@ -44,7 +44,43 @@ std::vector<at::Tensor> linears_forward(const at::Tensor& x, const std::vector<a
   return outputs;
 }
 
-at::Tensor linears_input_gradient(const std::vector<at::Tensor>& grads, const std::vector<at::Tensor>& weights) {
+std::vector<at::Tensor> empty_linears_outputs(std::int64_t num_rows, const std::vector<at::Tensor>& weights,
+                                              bool joins) {
+  std::vector<at::Tensor> outputs;
+  const auto joined = [&](std::size_t i) { return joins && follows_in_rows(weights[i], weights[i + 1]); };
+  for (const Run run : runs(weights.size(), joined)) {
+    const std::int64_t num_columns = joined_rows(part(weights, run)).size(0);
+    const at::Tensor whole = at::empty({num_rows, num_columns}, weights.front().options());
+    std::int64_t column = 0;
+    for (const at::Tensor& each : part(weights, run)) {
+      outputs.push_back(whole.narrow(1, column, each.size(0)));
+      column += each.size(0);
+    }
+  }
+  return outputs;
+}
+
+void write_linears(const std::vector<at::Tensor>& outputs, const at::Tensor& x, const std::vector<at::Tensor>& weights,
+                   const std::vector<at::Tensor>& biases) {
+  const auto joined = [&](std::size_t i) {
+    return follows_in_rows(weights[i], weights[i + 1]) && follows_in_columns(outputs[i], outputs[i + 1]);
+  };
+  for (const Run run : runs(weights.size(), joined)) {
+    at::Tensor out = joined_columns(part(outputs, run));
+    const at::Tensor weight = joined_rows(part(weights, run));
+    if (biases.empty()) {
+      write_rows_product(out, x, weight);
+    } else {
+      at::addmm_out(out, joined_biases(part(biases, run)), x, weight.t());
+    }
+  }
+}
+
+namespace {
+
+// Written to `out`, or to a new tensor if that is undefined.
+at::Tensor summed_input_gradient(const std::vector<at::Tensor>& grads, const std::vector<at::Tensor>& weights,
+                                 const at::Tensor& out) {
   at::Tensor sum;
   const auto joined = [&](std::size_t i) {
     return grads[i].defined() && grads[i + 1].defined() && follows_in_columns(grads[i], grads[i + 1]) &&
@@ -54,9 +90,27 @@ at::Tensor linears_input_gradient(const std::vector<at::Tensor>& grads, const st
     if (!grads[run.first].defined()) continue;
     const at::Tensor grad = joined_columns(part(grads, run));
     const at::Tensor weight = joined_rows(part(weights, run));
-    sum = sum.defined() ? sum.addmm_(grad, weight) : at::mm(grad, weight);
+    if (sum.defined()) {
+      sum.addmm_(grad, weight);
+    } else if (out.defined()) {
+      sum = out;
+      at::mm_out(sum, grad, weight);
+    } else {
+      sum = at::mm(grad, weight);
+    }
   }
   return sum;
+}
+
+}  // namespace
+
+at::Tensor linears_input_gradient(const std::vector<at::Tensor>& grads, const std::vector<at::Tensor>& weights) {
+  return summed_input_gradient(grads, weights, /*out=*/{});
+}
+
+void write_linears_input_gradient(const at::Tensor& out, const std::vector<at::Tensor>& grads,
+                                  const std::vector<at::Tensor>& weights) {
+  (void)summed_input_gradient(grads, weights, out);
 }
 
 std::vector<at::Tensor> linears_weight_gradients(std::span<const at::Tensor> grads, const at::Tensor& x,

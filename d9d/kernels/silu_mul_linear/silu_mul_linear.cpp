@@ -27,28 +27,38 @@ struct SiluMulLinear : torch::autograd::Function<SiluMulLinear> {
   // a, b: of a term of low rank.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gate, const at::Tensor& up,
                             const at::Tensor& weight, const std::optional<at::Tensor>& a,
-                            const std::optional<at::Tensor>& b, double scale) {
+                            const std::optional<at::Tensor>& b, double scale, const RowExchangePtr& output) {
     const at::Tensor activated =
         as_matrix(gate.is_meta() ? at::empty(gate.sizes(), gate.options()) : detail::silu_mul_forward_cuda(gate, up));
-    const std::vector<at::Tensor> outputs =
-        detail::linears_forward(activated, {weight}, /*biases=*/{}, /*joins=*/false);
-    at::Tensor hidden;
-    if (a) {
-      const detail::LowRankTerms terms = term_of(*a, *b, scale);
-      hidden = detail::low_rank_hidden(activated, terms);
-      detail::add_low_rank_terms(hidden, terms, outputs);
-    }
+    const detail::LowRankTerms terms = a ? term_of(*a, *b, scale) : detail::LowRankTerms();
+    const at::Tensor hidden = a ? detail::low_rank_hidden(activated, terms) : at::Tensor();
+    const auto write = [&](std::int64_t first, const at::Tensor& out) {
+      const std::int64_t count = out.size(0);
+      detail::write_linears({out}, activated.narrow(0, first, count), {weight}, /*biases=*/{});
+      if (a) detail::add_low_rank_terms(hidden.narrow(0, first, count), terms, {out});
+    };
     context->save_for_backward({gate, up, weight, hidden, a.value_or(at::Tensor()), b.value_or(at::Tensor())});
     context->saved_data["scale"] = scale;
     std::vector<std::int64_t> shape = gate.sizes().vec();
     shape.back() = weight.size(0);
-    return outputs.front().view(shape);
+    if (output) {
+      context->saved_data["output"] = c10::IValue::make_capsule(output);
+      return output->scatter({shape, gate.options()}, write, [] {});
+    }
+    const at::Tensor out = at::empty({activated.size(0), weight.size(0)}, gate.options());
+    write(0, out);
+    return out.view(shape);
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     detail::check_first_order("silu_mul_linear");
-    variable_list results(6);
+    variable_list results(7);
     if (!grads[0].defined()) return results;
+    const auto output = context->saved_data.find("output");
+    if (output != context->saved_data.end()) {
+      grads[0] = c10::static_intrusive_pointer_cast<RowExchange>(output->second.toCapsule())
+                     ->gather(grads[0], [](std::int64_t, const at::Tensor&) {});
+    }
     const at::Tensor grad_out = as_matrix(grads[0].contiguous());
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &hidden = saved[3], &a = saved[4], &b = saved[5];
@@ -84,7 +94,7 @@ struct SiluMulLinear : torch::autograd::Function<SiluMulLinear> {
 }  // namespace
 
 at::Tensor silu_mul_linear(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight,
-                           const std::vector<LowRankTerm>& terms) {
+                           const std::vector<LowRankTerm>& terms, const RowExchangePtr& output) {
   const bool trains_both = c10::GradMode::is_enabled() && gate.requires_grad() && up.requires_grad();
   const LowRankTerm term = terms.size() == 1 ? terms.front() : LowRankTerm{};
   if (trains_both && terms.size() <= 1 && detail::fits_silu_mul_linear_kernel(gate, up, weight, term.a) &&
@@ -93,9 +103,9 @@ at::Tensor silu_mul_linear(const at::Tensor& gate, const at::Tensor& up, const a
     const auto given = [&](const at::Tensor& factor) {
       return terms.empty() ? std::nullopt : std::optional<at::Tensor>(factor);
     };
-    return SiluMulLinear::apply(gate, up, weight, given(term.a), given(term.b), term.scale);
+    return SiluMulLinear::apply(gate, up, weight, given(term.a), given(term.b), term.scale, output);
   }
-  return linears(silu_mul(gate, up), {weight}, /*biases=*/{}, terms).front();
+  return linears(silu_mul(gate, up), {weight}, /*biases=*/{}, terms, {.output = output}).front();
 }
 
 }  // namespace d9d::kernels

@@ -40,6 +40,7 @@ struct CausalLMProviderConfig {
   Dtype dtype = Dtype::kFloat32;                 // of parameters and activations
   std::optional<double> initializer_range = {};  // standard deviation of initial weights; null: each layer's default
   FsdpConfig fsdp = {};                          // for meshes with data_parallel_shard or context_parallel_shard
+  TensorParallelConfig tensor_parallel = {};     // for meshes with tensor_parallel
   std::optional<PeftConfig> adapters = {};       // what is trained, and with which adapters; null: all parameters
   ExportConfig exported = {};                    // what exports contain
 
@@ -48,8 +49,8 @@ struct CausalLMProviderConfig {
     return record<Config>(required("model", &Config::model), defaulted("head", &Config::head),
                           required("checkpointing", &Config::checkpointing), defaulted("dtype", &Config::dtype),
                           defaulted("initializer_range", &Config::initializer_range, at_least(0)),
-                          defaulted("fsdp", &Config::fsdp), defaulted("adapters", &Config::adapters),
-                          defaulted("export", &Config::exported));
+                          defaulted("fsdp", &Config::fsdp), defaulted("tensor_parallel", &Config::tensor_parallel),
+                          defaulted("adapters", &Config::adapters), defaulted("export", &Config::exported));
   }
 };
 
@@ -92,7 +93,7 @@ class CausalLMProvider : public ModelProvider<Types> {
   std::optional<PeftConfig> adapters() const override { return config.adapters; }
 
   void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
-    parallelize_decoder(context, *backbone_, {model_->head.shared()}, config.fsdp);
+    parallelize_decoder(context, *backbone_, {model_->head.shared()}, config.fsdp, config.tensor_parallel);
   }
 
   StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& stage) override {

@@ -52,10 +52,10 @@ void check_edges(const std::string& name, const Module& module, std::int64_t deg
 }
 
 void tensor_parallel(PreNormDecoder& decoder, const std::vector<std::shared_ptr<Module>>& heads,
-                     const DeviceMesh& dense) {
+                     const DeviceMesh& dense, const TensorParallelConfig& config) {
   const std::int64_t degree = dense.axis_size("tp");
   check_no_snapshots(decoder, "tensor_parallel", degree);
-  parallelize_tensor_parallel(decoder, dense);
+  parallelize_tensor_parallel(decoder, dense, "tp", config);
   check_tensor_parallel(decoder, degree);
   for (const auto& [name, layers] : decoder.named_children()) {
     if (name != "layers") continue;
@@ -67,7 +67,7 @@ void tensor_parallel(PreNormDecoder& decoder, const std::vector<std::shared_ptr<
     D9D_CHECK(plan && plan->input == TensorPlan::Edge::kShard, ConfigError,
               "[models::parallelize_decoder] mesh.tensor_parallel = ", degree,
               " is not built in this version for heads other than the language-modelling head. Set it to 1.");
-    parallelize_tensor_parallel(*head, dense);
+    parallelize_tensor_parallel(*head, dense, "tp", config);
     check_tensor_parallel(*head, degree);
   }
 }
@@ -125,7 +125,8 @@ void shard(const DistContext& context, PreNormDecoder& decoder, const std::vecto
 }  // namespace
 
 void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
-                         const std::vector<std::shared_ptr<Module>>& heads, const FsdpConfig& fsdp) {
+                         const std::vector<std::shared_ptr<Module>>& heads, const FsdpConfig& fsdp,
+                         const TensorParallelConfig& tensor) {
   const DeviceMesh& dense = context.mesh(MeshDomain::kDense);
   const DeviceMesh& expert = context.mesh(MeshDomain::kExpert);
   const DeviceMesh positions = context.mesh(MeshDomain::kBatch).slice({"cp"});
@@ -134,7 +135,7 @@ void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
     parallelize_context_parallel(decoder, positions);
     for (const auto& head : without_null(heads)) parallelize_context_parallel(*head, positions);
   }
-  if (dense.axis_size("tp") > 1) tensor_parallel(decoder, without_null(heads), dense);
+  if (dense.axis_size("tp") > 1) tensor_parallel(decoder, without_null(heads), dense, tensor);
   parallelize_expert_parallel(
       decoder, expert, {.of_tokens = context.mesh(MeshDomain::kBatch).slice({"dp", "cp"}), .of_positions = positions});
   if (dense.axis_size("dp_cp_shard") > 1) {

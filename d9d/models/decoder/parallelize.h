@@ -19,6 +19,7 @@
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/models/decoder/pre_norm_decoder.h"
 #include "d9d/parallelism/fsdp/fsdp_config.h"
+#include "d9d/parallelism/tensor/tensor_parallel_config.h"
 
 namespace d9d {
 
@@ -29,6 +30,7 @@ namespace d9d {
 // parallelism with experts, and for tensor or context parallelism with heads other than the language-modelling head or
 // with hidden-state snapshots.
 void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
-                         const std::vector<std::shared_ptr<Module>>& heads, const FsdpConfig& fsdp = {});
+                         const std::vector<std::shared_ptr<Module>>& heads, const FsdpConfig& fsdp = {},
+                         const TensorParallelConfig& tensor = {});
 
 }  // namespace d9d

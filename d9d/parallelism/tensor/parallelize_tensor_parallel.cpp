@@ -16,8 +16,9 @@ void place(const TensorPlan::PlacedParameter& placed, const DeviceMesh& mesh, co
 
 }  // namespace
 
-void parallelize_tensor_parallel(Module& module, const DeviceMesh& mesh, const std::string& axis) {
-  const auto context = std::make_shared<SequenceShardedTensorParallelContext>(mesh.slice({axis}));
+void parallelize_tensor_parallel(Module& module, const DeviceMesh& mesh, const std::string& axis,
+                                 const TensorParallelConfig& config) {
+  const auto context = std::make_shared<SequenceShardedTensorParallelContext>(mesh.slice({axis}), config);
   module.for_each_module([&](const std::string&, Module& each) {
     const std::optional<TensorPlan> plan = each.tensor_plan(mesh.axis_size(axis));
     if (!plan) return;

@@ -18,6 +18,7 @@
 
 #include "d9d/core/mesh/device_mesh.h"
 #include "d9d/modules/module.h"
+#include "d9d/parallelism/tensor/tensor_parallel_config.h"
 
 namespace d9d {
 
@@ -25,6 +26,7 @@ namespace d9d {
 // without a plan do not change. `axis` is an axis of the mesh of dense parameters. Throws ConfigError for sizes that
 // cannot be divided among its ranks: these must divide the number of key and value heads, and each must get rows of at
 // least one split of a vocabulary. Call it for both the embedding and the head if they are tied.
-void parallelize_tensor_parallel(Module& module, const DeviceMesh& mesh, const std::string& axis = "tp");
+void parallelize_tensor_parallel(Module& module, const DeviceMesh& mesh, const std::string& axis = "tp",
+                                 const TensorParallelConfig& config = {});
 
 }  // namespace d9d

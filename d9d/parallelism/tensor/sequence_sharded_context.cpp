@@ -2,6 +2,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/differentiable.h"
+#include "d9d/kernels/silu_mul_linear/silu_mul_linear.h"
 #include "d9d/modules/tensor_plan.h"
 #include "d9d/parallelism/tensor/vocabulary_parallel_context.h"
 
@@ -11,17 +12,62 @@ at::Tensor SequenceShardedTensorParallelContext::enter(const at::Tensor& x) cons
   return all_gather_along(x, kPositions, ranks_.lane_communicator());
 }
 
+void SequenceShardedTensorParallelContext::check_shards(const at::Tensor& whole) const {
+  D9D_CHECK(whole.dim() == 3 && whole.size(kPositions) % ranks_.num_ranks() == 0, ConfigError,
+            "[parallelism::tensor] expected hidden states [batch, positions, features] whose positions are a multiple "
+            "of the tensor-parallel ranks = ",
+            ranks_.num_ranks(), ", got ", whole.sizes(), ". Choose such a sequence length, or pad.");
+}
+
+kernels::RowExchangePtr SequenceShardedTensorParallelContext::exchange(std::int64_t num_elements,
+                                                                       const at::Tensor& like) const {
+  using enum ExchangeMethod;
+  if (config_.exchange == kCommunicator || like.is_meta() || num_elements == 0) return {};
+  if (config_.exchange == kAuto && like.is_cpu()) return {};
+  const CommunicatorPtr communicator = ranks_.lane_communicator();
+  const std::lock_guard lock(mutex_);
+  c10::intrusive_ptr<PeerRowExchange>& found = exchanges_[communicator->group().lane];
+  if (!found) {
+    if (watch_ == nullptr) watch_ = std::make_unique<LinkWatch>(ranks_.world());
+    found = c10::make_intrusive<PeerRowExchange>(communicator, *watch_);
+  }
+  if (found->fits(num_elements, like.scalar_type())) return found;
+  D9D_CHECK(config_.exchange == kAuto, ConfigError, "[parallelism::tensor] expected ranks of group '",
+            communicator->group().name,
+            "' that can read each other's memory for exchange = copy_engine, got a group where ", found->reason(),
+            ". Use \"auto\" or \"communicator\".");
+  return {};
+}
+
+std::vector<at::Tensor> SequenceShardedTensorParallelContext::column_linears(
+    const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears) const {
+  const kernels::RowExchangePtr rows =
+      x.dim() == 3 && are_products(linears) ? exchange(x.numel(), x) : kernels::RowExchangePtr();
+  return rows ? linears_of(x, linears, {.input = rows}) : TensorParallelContext::column_linears(x, linears);
+}
+
+at::Tensor SequenceShardedTensorParallelContext::row_silu_mul_linear(const at::Tensor& gate, const at::Tensor& up,
+                                                                     const ModulePtr<Linear>& linear) const {
+  check_shards(gate);
+  const std::int64_t num_rows = gate.size(0) * gate.size(kPositions) / ranks_.num_ranks();
+  const kernels::RowExchangePtr rows = exchange(num_rows * linear->config.out_features, gate);
+  if (!rows) return TensorParallelContext::row_silu_mul_linear(gate, up, linear);
+  return kernels::silu_mul_linear(gate, up, linear->weight->local(), linear->low_rank_terms(), rows);
+}
+
 at::Tensor SequenceShardedTensorParallelContext::leave(const at::Tensor& summand) const {
-  D9D_CHECK(
-      summand.dim() == 3 && summand.size(kPositions) % ranks_.num_ranks() == 0, ConfigError,
-      "[parallelism::tensor] expected hidden states [batch, positions, features] whose positions are a multiple of "
-      "the tensor-parallel ranks = ",
-      ranks_.num_ranks(), ", got ", summand.sizes(), ". Choose such a sequence length, or pad.");
+  check_shards(summand);
   return reduce_scatter_along(summand, kPositions, ranks_.lane_communicator());
 }
 
 at::Tensor SequenceShardedTensorParallelContext::row_linear(const at::Tensor& y,
                                                             const ModulePtr<Linear>& linear) const {
+  if (are_products({linear})) {
+    check_shards(y);
+    const std::int64_t num_rows = y.size(0) * y.size(kPositions) / ranks_.num_ranks();
+    const kernels::RowExchangePtr rows = exchange(num_rows * linear->config.out_features, y);
+    if (rows) return linears_of(y, {linear}, {.output = rows}).front();
+  }
   if (!linear->bias) return leave(linear(y));
   D9D_CHECK(linear->is_plain(), ConfigError, "[parallelism::tensor] hooks or activation checkpointing of '",
             linear->canonical_name(),

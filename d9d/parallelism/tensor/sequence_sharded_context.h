@@ -2,9 +2,15 @@
 // reduce_scatter at its exit.
 #pragma once
 
+#include <map>
+#include <memory>
+#include <mutex>
+
 #include "d9d/blocks/head/vocabulary_context.h"
 #include "d9d/blocks/linear/tensor_parallel_context.h"
 #include "d9d/core/mesh/device_mesh.h"
+#include "d9d/parallelism/tensor/peer_row_exchange.h"
+#include "d9d/parallelism/tensor/tensor_parallel_config.h"
 
 namespace d9d {
 
@@ -12,18 +18,34 @@ namespace d9d {
 // return features that stay on their rank. enter(), leave() and the functions of linears are collective.
 class SequenceShardedTensorParallelContext final : public TensorParallelContext {
  public:
-  explicit SequenceShardedTensorParallelContext(DeviceMesh ranks) : ranks_(std::move(ranks)) {}  // one axis
+  explicit SequenceShardedTensorParallelContext(DeviceMesh ranks, const TensorParallelConfig& config = {})  // one axis
+      : ranks_(std::move(ranks)), config_(config) {}
   [[nodiscard]] at::Tensor enter(const at::Tensor& x) const override;
   // Throws ConfigError unless the number of ranks divides the number of positions.
   [[nodiscard]] at::Tensor leave(const at::Tensor& summand) const override;
+  // By copies between the memory of ranks, beside the products, if the configuration and the ranks allow it and linears
+  // are_products(); so are the two functions below. Throws ConfigError if the configuration demands copies and the ranks
+  // cannot.
+  [[nodiscard]] std::vector<at::Tensor> column_linears(const at::Tensor& x,
+                                                       const std::vector<ModulePtr<Linear>>& linears) const override;
   // Throws ConfigError for a linear with both a bias and hooks or activation checkpointing of its own: the call that
   // they enclose would contain the bias, which every rank would add.
   [[nodiscard]] at::Tensor row_linear(const at::Tensor& y, const ModulePtr<Linear>& linear) const override;
+  [[nodiscard]] at::Tensor row_silu_mul_linear(const at::Tensor& gate, const at::Tensor& up,
+                                               const ModulePtr<Linear>& linear) const override;
   [[nodiscard]] VocabularyContextPtr vocabulary() const override;
   [[nodiscard]] DeviceMesh ranks() const override { return ranks_; }
 
  private:
+  void check_shards(const at::Tensor& whole) const;
+  // The exchange of the caller's lane (World::lane) for shards of so many elements; null: by the communicator.
+  [[nodiscard]] kernels::RowExchangePtr exchange(std::int64_t num_elements, const at::Tensor& like) const;
+
   DeviceMesh ranks_;
+  TensorParallelConfig config_;
+  mutable std::mutex mutex_;
+  mutable std::unique_ptr<LinkWatch> watch_;                                       // null until an exchange is made
+  mutable std::map<std::int64_t, c10::intrusive_ptr<PeerRowExchange>> exchanges_;  // by lane
 };
 
 }  // namespace d9d

@@ -29,8 +29,8 @@
 #include "d9d/core/communicator/communicator.h"
 #include "d9d/core/device/kept_tensors.h"
 #include "d9d/core/device/side_stream.h"
+#include "d9d/core/peer_memory/link_watch.h"
 #include "d9d/core/peer_memory/peer_memory.h"
-#include "d9d/pipelining/executor/link_watch.h"
 #include "d9d/pipelining/executor/neighbour_link.h"
 #include "d9d/pipelining/executor/step_notes.h"
 

@@ -27,7 +27,7 @@
 
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/core/peer_memory/exchange_method.h"
-#include "d9d/pipelining/executor/link_watch.h"
+#include "d9d/core/peer_memory/link_watch.h"
 #include "d9d/pipelining/executor/neighbour_link.h"
 #include "d9d/pipelining/program/stage_placement.h"
 #include "d9d/pipelining/program/transfer.h"

@@ -30,12 +30,14 @@ GroupedQueryAttentionConfig gated_attention() {
           .window_left = 2};
 }
 
-void expect_equals_one_rank(const GroupedQueryAttentionConfig& config) {
-  run_ranks(RankBackend::kThreads, 2, [&](World& world) {
+void expect_equals_one_rank_by(ExchangeMethod method, const GroupedQueryAttentionConfig& config,
+                               std::int64_t num_ranks) {
+  SCOPED_TRACE(enum_name(method));
+  run_ranks(RankBackend::kThreads, num_ranks, [&](World& world) {
     const DeviceMesh mesh = mesh_of(world, "tp");
     const auto one = initialized(make_module<GroupedQueryAttention>(config));
     const auto cut = make_module<GroupedQueryAttention>(config);
-    parallelize_tensor_parallel(*cut, mesh);
+    parallelize_tensor_parallel(*cut, mesh, "tp", {.exchange = method});
     initialized(cut);
     const RotaryTables tables{.cos = values({2, kSequence, 4}, 5), .sin = values({2, kSequence, 4}, 6)};
     const at::Tensor whole = values({2, kSequence, kHidden}, 1).requires_grad_();
@@ -51,8 +53,20 @@ void expect_equals_one_rank(const GroupedQueryAttentionConfig& config) {
   });
 }
 
+void expect_equals_one_rank(const GroupedQueryAttentionConfig& config, std::int64_t num_ranks = 2) {
+  for (const ExchangeMethod method : {ExchangeMethod::kCommunicator, ExchangeMethod::kCopyEngine}) {
+    expect_equals_one_rank_by(method, config, num_ranks);
+  }
+}
+
 TEST(TensorParallelAttention, With_gate_sinks_norms_and_window_equals_one_rank) {
   expect_equals_one_rank(gated_attention());
+}
+
+TEST(TensorParallelAttention, Of_four_ranks_equals_one_rank) {
+  GroupedQueryAttentionConfig config = gated_attention();
+  config.num_key_value_heads = 4;
+  expect_equals_one_rank(config, /*num_ranks=*/4);
 }
 
 TEST(TensorParallelAttention, With_biases_equals_one_rank) {
@@ -62,12 +76,13 @@ TEST(TensorParallelAttention, With_biases_equals_one_rank) {
   expect_equals_one_rank(config);
 }
 
-void expect_equals_one_rank(const SwiGLUConfig& config) {
+void expect_equals_one_rank_by(ExchangeMethod method, const SwiGLUConfig& config) {
+  SCOPED_TRACE(enum_name(method));
   run_ranks(RankBackend::kThreads, 4, [&](World& world) {
     const DeviceMesh mesh = mesh_of(world, "tp");
     const auto one = initialized(make_module<SwiGLU>(config));
     const auto cut = make_module<SwiGLU>(config);
-    parallelize_tensor_parallel(*cut, mesh);
+    parallelize_tensor_parallel(*cut, mesh, "tp", {.exchange = method});
     initialized(cut);
     const at::Tensor whole = values({2, kSequence, kHidden}, 1).requires_grad_();
     const at::Tensor shard = leaf_part(whole, 1, world);
@@ -80,6 +95,12 @@ void expect_equals_one_rank(const SwiGLUConfig& config) {
     expect_close("input", shard.grad(), part(whole.grad(), 1, world), tolerance("fp64"));
     expect_gradients(*cut, *one, mesh, tolerance("fp64"));
   });
+}
+
+void expect_equals_one_rank(const SwiGLUConfig& config) {
+  for (const ExchangeMethod method : {ExchangeMethod::kCommunicator, ExchangeMethod::kCopyEngine}) {
+    expect_equals_one_rank_by(method, config);
+  }
 }
 
 // Five features over four ranks: 2, 2, 1, 0.

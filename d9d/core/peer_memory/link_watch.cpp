@@ -1,4 +1,4 @@
-#include "d9d/pipelining/executor/link_watch.h"
+#include "d9d/core/peer_memory/link_watch.h"
 
 #include <exception>
 #include <utility>

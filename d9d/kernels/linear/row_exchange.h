@@ -1,0 +1,44 @@
+// How products of linears exchange rows with other ranks while they are computed: a product begins with the rows that
+// are here while others arrive, or sends the rows that others need before it computes its own. Tensor parallelism
+// implements it (parallelism/tensor/peer_row_exchange.h).
+//
+// Legend   W ranks, B batch, S positions of the whole sequence, H features; a rank's shard has S / W of the positions
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include <ATen/core/ivalue.h>
+
+namespace d9d::kernels {
+
+class RowExchange : public torch::CustomClassHolder {
+ public:
+  // A block of rows of the whole matrix [B * S, H]: those from `first` on. The block is contiguous.
+  using Block = std::function<void(std::int64_t first, const at::Tensor& rows)>;
+
+  // Collective. shard [B, S / W, H] -> [B, S, H], contiguous. Calls `arrived` once for each block of rows, this rank's
+  // first; what it queues on the current stream runs when the rows are there.
+  [[nodiscard]] virtual at::Tensor gather(const at::Tensor& shard, const Block& arrived) const = 0;
+
+  // Collective. Returns the sum over ranks of this rank's rows, [B, S / W, H]. Calls `write` once for each block of rows
+  // of this rank's summand, which it must write, those of other ranks first; and then `meanwhile`, for work that is
+  // queued before the rows of other ranks are needed. whole: the shape [B, S, H], and dtype and device of the summand.
+  struct Summand {
+    std::vector<std::int64_t> whole;
+    at::TensorOptions options;
+  };
+  [[nodiscard]] virtual at::Tensor scatter(const Summand& summand, const Block& write,
+                                           const std::function<void()>& meanwhile) const = 0;
+  [[nodiscard]] virtual std::int64_t num_ranks() const = 0;
+};
+using RowExchangePtr = c10::intrusive_ptr<RowExchange>;
+
+// The exchanges at the edges of an operator; null: none.
+struct RowEdges {
+  RowExchangePtr input = {};   // the input is a shard, which is gathered; backward scatters the sum of its gradient
+  RowExchangePtr output = {};  // the output is a summand, whose sum is scattered; backward gathers its gradient
+};
+
+}  // namespace d9d::kernels

@@ -1,0 +1,71 @@
+// Exchanges rows of activations among tensor-parallel ranks of one machine while products compute: each rank copies the
+// rows that it needs from the memory of the others, by copy engines, which use no multiprocessor. Streams wait for
+// flags, never the hosts.
+//
+// A rank's PeerMemory block has two slots, used in turn. A rank writes the rows that others need to a slot and sets a
+// flag (word) for each of them to the number of blocks that it has written; a reader waits for the flag, copies the
+// blocks, and sets the flag back. Each exchange waits for rows of every rank, and a rank sets flags of the next exchange
+// only after it has copied the rows of this one. So when a slot is used again, two exchanges later, all ranks have read
+// it, and nothing needs to tell so. No number grows from step to step: a graph that was captured can be replayed.
+//
+//   gather     shard -> slot, flags, copies of the others' shards   beside products of the own rows, then of the others'
+//   scatter    products of others' rows -> slot, flags, copies      beside products of the own rows; then the sum
+//
+// Example
+//   LinkWatch watch(mesh.world());
+//   const auto exchange = c10::make_intrusive<PeerRowExchange>(mesh.lane_communicator(), watch);
+//   if (exchange->fits(x.numel(), x.scalar_type())) y = kernels::linears(x, {weight}, {}, {}, {.input = exchange}).front();
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "d9d/core/communicator/communicator.h"
+#include "d9d/core/device/side_stream.h"
+#include "d9d/core/peer_memory/link_watch.h"
+#include "d9d/core/peer_memory/peer_memory.h"
+#include "d9d/kernels/linear/row_exchange.h"
+
+namespace d9d {
+
+class PeerRowExchange final : public kernels::RowExchange {
+ public:
+  // watch: borrowed.
+  PeerRowExchange(std::shared_ptr<Communicator> ranks, LinkWatch& watch);
+  ~PeerRowExchange() override;
+  PeerRowExchange(const PeerRowExchange&) = delete;
+  PeerRowExchange& operator=(const PeerRowExchange&) = delete;
+
+  // Collective. Whether shards [B, S / W, H] of so many elements can be exchanged. Opens memory for them at the first
+  // call, and larger memory if they need it; the hosts wait then.
+  [[nodiscard]] bool fits(std::int64_t num_elements, at::ScalarType dtype);
+  [[nodiscard]] const std::string& reason() const { return reason_; }  // why the ranks cannot; empty if they can
+
+  [[nodiscard]] at::Tensor gather(const at::Tensor& shard, const Block& arrived) const override;
+  [[nodiscard]] at::Tensor scatter(const Summand& summand, const Block& write,
+                                   const std::function<void()>& meanwhile) const override;
+  [[nodiscard]] std::int64_t num_ranks() const override { return ranks_->size(); }
+
+ private:
+  void open(std::int64_t slot_bytes);
+  [[nodiscard]] std::int64_t next_slot() const;
+  // The word that `owner` sets for `reader`.
+  [[nodiscard]] std::int64_t word(std::int64_t owner, std::int64_t reader, std::int64_t slot) const;
+  // Waits for block `index` of `owner`, and copies it to `target` from byte `offset` of its slot.
+  void read(const at::Tensor& target, std::int64_t owner, std::int64_t slot, std::int64_t index,
+            std::int64_t offset) const;
+  void end_waits() const;
+
+  std::shared_ptr<Communicator> ranks_;
+  LinkWatch& watch_;
+  SideStream copies_;
+  std::shared_ptr<PeerMemory> memory_;  // null: not open
+  std::string reason_;
+  std::int64_t slot_bytes_ = 0;
+  mutable std::int64_t num_exchanges_ = 0;
+  mutable StreamEvent last_;  // the last copies
+};
+
+}  // namespace d9d
