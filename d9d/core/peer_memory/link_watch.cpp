@@ -8,7 +8,7 @@
 namespace d9d {
 namespace {
 
-constexpr std::chrono::milliseconds kPeriod{500};  // between two checks
+constexpr std::chrono::milliseconds kBetweenChecks{500};  // between two checks
 
 }  // namespace
 
@@ -79,7 +79,7 @@ void LinkWatch::abort_if_too_long(const UnderWay& wait) {
 
 void LinkWatch::run() {
   std::unique_lock lock(mutex_);
-  while (!stop_.wait_for(lock, kPeriod, [&] { return must_stop_; })) look();
+  while (!stop_.wait_for(lock, kBetweenChecks, [&] { return must_stop_; })) look();
 }
 
 }  // namespace d9d
