@@ -12,6 +12,10 @@ schedule and as many microbatches in all; `pipeline.1f1b/communicator` hands tra
 and `pipeline_experts.1f1b`: two stages, each sharded over half of the GPUs, and with a part of the experts there. Row `experts`: each GPU has a
 part of the experts, and shards of the rest; `experts.dual_pipe_v` runs that schedule on both stages of each GPU. models.py has
 the sizes and FLOP a token. llama3-8b has the sizes of Llama 3 and the layers of Qwen3: it also normalises queries and keys.
+Row `tensor`: tensor parallelism over all GPUs, which share one rank's microbatches, so that with free communication a step
+would take 1 / N as long (column `over one rank`); `tensor/communicator` exchanges activations by NCCL. Row `tensor_shards`: pairs of
+tensor-parallel ranks, over which all else is sharded, each pair with one rank's microbatches; `tensor_experts`: the same with
+a part of the experts on each of two GPUs.
 Prints Markdown.
 """
 
@@ -74,6 +78,13 @@ def pipelining_of_row(row):
             "messages": messages or "auto"}
 
 
+def tensor_degree(row, num_ranks):
+    """The ranks that share one rank's microbatches."""
+    if not row.startswith("tensor"):
+        return 1
+    return 2 if row.startswith(("tensor_shards", "tensor_experts")) else num_ranks
+
+
 def configuration_of_row(model, options, num_ranks, row, folder):
     steps = options.steps + (TRACED_STEPS + 2 if options.trace else 0)  # the last one logs more
     config = configuration(model, folder, steps=steps, warm_up=options.warm_up, optimizer=options.optimizer,
@@ -81,6 +92,7 @@ def configuration_of_row(model, options, num_ranks, row, folder):
                            cuda_graph=row == "graphs" or row.endswith(":graphs"))
     row = row.removesuffix(":graphs")
     kind = row.partition(".")[0]
+    exchange = row.partition("/")[2] if kind.startswith("tensor") else ""
     if "." in row:
         config["trainer"]["pipelining"] = pipelining_of_row(row)
     if kind.startswith("pipeline"):
@@ -88,6 +100,12 @@ def configuration_of_row(model, options, num_ranks, row, folder):
         config["mesh"] = {"pipeline": {"pipeline_parallel": num_ranks}, "pipeline_shards": halves,
                           "pipeline_experts": {**halves, "expert_parallel": num_ranks // 2}}[kind]
         config["model_provider"]["model"]["pipeline_num_virtual_layers_post"] = options.virtual_layers
+    elif kind.startswith("tensor"):
+        degree = tensor_degree(row, num_ranks)
+        config["mesh"] = {"tensor_parallel": degree, "data_parallel_shard": num_ranks // degree,
+                          "expert_parallel": 2 if kind.startswith("tensor_experts") else 1}
+        config["model_provider"]["tensor_parallel"] = {"exchange": exchange or "auto"}
+        config["data"]["global_batch_size"] //= degree
     elif row.startswith("experts"):
         config["mesh"] = {"data_parallel_shard": num_ranks, "expert_parallel": num_ranks}
     else:
@@ -97,7 +115,7 @@ def configuration_of_row(model, options, num_ranks, row, folder):
     config["trainer"].setdefault("gradient_manager", {})["grad_dtype"] = options.gradients or "bfloat16"
     config["trainer"]["model_stage_factory"] = {"master_dtype": options.masters}
     if options.trace:
-        config["trace"] = {"folder": str(options.trace / f"{options.model}-{row}"), "first_step": options.steps + 1,
+        config["trace"] = {"folder": str(options.trace / f"{options.model}-{row.replace('/', '-')}"), "first_step": options.steps + 1,
                            "num_steps": TRACED_STEPS}
     return config
 
@@ -166,9 +184,10 @@ def main():
         deciles = statistics.quantiles(steps, n=10, method="inclusive")
         median = statistics.median(steps)
         alone = median if row == "alone" else alone
-        tokens = model.sequence * model.microbatch * options.microbatches / median * 1e3
+        degree = tensor_degree(row, num_ranks)
+        tokens = model.sequence * model.microbatch * options.microbatches / degree / median * 1e3
         teraflops = tokens * model.flop_per_token() / 1e12
-        over = f"{100 * (median / alone - 1):+.1f} %" if alone else ""
+        over = f"{100 * (median * degree / alone - 1):+.1f} %" if alone else ""
         share = ""
         if options.trace and options.device == "cuda":
             share = f"{100 * exposed.read(Path(config['trace']['folder']) / 'rank0.json').share():.2f} %"
