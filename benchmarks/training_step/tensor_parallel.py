@@ -54,6 +54,7 @@ def peer(arguments):
     import torch
     import torch.distributed as dist
     import torch_decoder
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.distributed.tensor.parallel import loss_parallel
@@ -78,13 +79,11 @@ def peer(arguments):
     if not shards:
         model.to(dtype)
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    for layer in model.model.layers:
+    for i, layer in enumerate(model.model.layers):
         if arguments["checkpointing"]:
-            from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-
-            layer.forward = checkpoint_wrapper(layer, preserve_rng_state=False).forward
+            layer = model.model.layers[i] = checkpoint_wrapper(layer, preserve_rng_state=False)
         if compiles:
-            layer.compile(fullgraph=not arguments["checkpointing"])
+            layer.compile()
         if shards:
             fully_shard(layer, mesh=mesh["dp"], mp_policy=policy)
     if shards:
