@@ -24,8 +24,9 @@ void check_ids(const at::Tensor& ids, std::int64_t size) {
 at::Tensor rows_of(const at::Tensor& table, const at::Tensor& ids, std::int64_t start, const at::Tensor& others) {
   const std::int64_t size = table.size(0);
   const at::Tensor is_inside = ids.ge(start).logical_and(ids.lt(start + size));
+  // Ids of other tables look up any rows, not all the same one: backward sums the rows of an id one after another.
   const at::Tensor rows = size == 0 ? table.sum(0)  // zeros that still have a gradient
-                                    : kernels::embedding_rows(table, at::where(is_inside, ids - start, 0));
+                                    : kernels::embedding_rows(table, (ids - start).remainder(size));
   return at::where(is_inside.unsqueeze(-1), rows, others);
 }
 

@@ -19,8 +19,10 @@ class RowExchange : public torch::CustomClassHolder {
   using Block = std::function<void(std::int64_t first, const at::Tensor& rows)>;
 
   // Collective. shard [B, S / W, H] -> [B, S, H], contiguous. Calls `arrived` once for each block of rows, this rank's
-  // first; what it queues on the current stream runs when the rows are there.
+  // first; what it queues on the current stream runs when the rows are there. Or, for what is slow with few rows, calls
+  // `complete` once for each of the B sequences, when all of its rows are there.
   [[nodiscard]] virtual at::Tensor gather(const at::Tensor& shard, const Block& arrived) const = 0;
+  [[nodiscard]] virtual at::Tensor gather_sequences(const at::Tensor& shard, const Block& complete) const = 0;
 
   // Collective. Returns the sum over ranks of this rank's rows, [B, S / W, H]. Calls `write` once for each block of rows
   // of this rank's summand, which it must write, those of other ranks first; and then `meanwhile`, for work that is

@@ -54,21 +54,40 @@ struct SiluMulLinear : torch::autograd::Function<SiluMulLinear> {
     detail::check_first_order("silu_mul_linear");
     variable_list results(7);
     if (!grads[0].defined()) return results;
-    const auto output = context->saved_data.find("output");
-    if (output != context->saved_data.end()) {
-      grads[0] = c10::static_intrusive_pointer_cast<RowExchange>(output->second.toCapsule())
-                     ->gather(grads[0], [](std::int64_t, const at::Tensor&) {});
-    }
-    const at::Tensor grad_out = as_matrix(grads[0].contiguous());
     const variable_list saved = context->get_saved_variables();
-    const at::Tensor &hidden = saved[3], &a = saved[4], &b = saved[5];
+    const at::Tensor &gate = saved[0], &up = saved[1], &weight = saved[2], &hidden = saved[3], &a = saved[4],
+                     &b = saved[5];
     const bool trains_weight = context->needs_input_grad(2);
     const bool trains_a = a.defined() && context->needs_input_grad(3);
-    const at::Tensor grad_hidden = a.defined() ? detail::low_rank_hidden_gradient(
-                                                     {grad_out}, term_of(a, b, context->saved_data["scale"].toDouble()))
-                                               : at::Tensor();
-    const detail::SiluMulLinearBackward made = detail::silu_mul_linear_backward_cuda(
-        grad_out, saved[0], saved[1], /*weight=*/saved[2], trains_weight || trains_a, grad_hidden, a);
+    const detail::SiluMulLinearBackward made =
+        detail::empty_silu_mul_linear_backward(gate, up, trains_weight || trains_a);
+    at::Tensor grad_hidden;
+    const auto compute = [&](std::int64_t first, const at::Tensor& rows) {
+      const auto same = [&](const at::Tensor& matrix) {
+        return matrix.defined() ? as_matrix(matrix).narrow(0, first, rows.size(0)) : matrix;
+      };
+      detail::write_silu_mul_linear_backward_cuda({same(made.gate), same(made.up), same(made.product)}, rows,
+                                                  same(gate), same(up), weight, grad_hidden, a);
+    };
+    bool is_computed = false;
+    if (const auto output = context->saved_data.find("output"); output != context->saved_data.end()) {
+      const auto exchange = c10::static_intrusive_pointer_cast<RowExchange>(output->second.toCapsule());
+      const auto pays = [&](std::int64_t num_rows) {
+        return !a.defined() && detail::pays_silu_mul_linear_kernel(num_rows, gate.size(-1));
+      };
+      const bool by_blocks = pays(grads[0].size(1)), by_sequences = pays(gate.size(1));
+      is_computed = by_blocks || by_sequences;
+      const auto nothing = [](std::int64_t, const at::Tensor&) {};
+      grads[0] = by_blocks      ? exchange->gather(grads[0], compute)
+                 : by_sequences ? exchange->gather_sequences(grads[0], compute)
+                                : exchange->gather(grads[0], nothing);
+    }
+    const at::Tensor grad_out = as_matrix(grads[0].contiguous());
+    if (a.defined()) {
+      grad_hidden =
+          detail::low_rank_hidden_gradient({grad_out}, term_of(a, b, context->saved_data["scale"].toDouble()));
+    }
+    if (!is_computed) compute(0, grad_out);
     results[0] = made.gate;
     results[1] = made.up;
     if (trains_weight) results[2] = product_gradient(2, grad_out, made.product);

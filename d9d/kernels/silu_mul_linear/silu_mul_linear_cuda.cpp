@@ -51,13 +51,25 @@ bool pays_silu_mul_linear_kernel(std::int64_t num_rows, std::int64_t num_feature
          kLeastFilled * static_cast<double>(num_rounds * kTilesAtOnce * kTile * kTile);
 }
 
+SiluMulLinearBackward empty_silu_mul_linear_backward(const at::Tensor& gate, const at::Tensor& up, bool wants_product) {
+  SiluMulLinearBackward result;
+  std::tie(result.gate, result.up) = empty_column_slices(gate, up, /*num_column_dims=*/1);
+  if (wants_product) result.product = at::empty({gate.numel() / gate.size(-1), gate.size(-1)}, gate.options());
+  return result;
+}
+
 SiluMulLinearBackward silu_mul_linear_backward_cuda(const at::Tensor& grad_out, const at::Tensor& gate,
                                                     const at::Tensor& up, const at::Tensor& weight, bool wants_product,
                                                     const at::Tensor& grad_hidden, const at::Tensor& a) {
-  SiluMulLinearBackward result;
-  std::tie(result.gate, result.up) = empty_column_slices(gate, up, /*num_column_dims=*/1);
-  if (wants_product) result.product = at::empty({grad_out.size(0), gate.size(-1)}, gate.options());
-  if (gate.is_meta()) return result;
+  SiluMulLinearBackward result = empty_silu_mul_linear_backward(gate, up, wants_product);
+  write_silu_mul_linear_backward_cuda(result, grad_out, gate, up, weight, grad_hidden, a);
+  return result;
+}
+
+void write_silu_mul_linear_backward_cuda(const SiluMulLinearBackward& result, const at::Tensor& grad_out,
+                                         const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight,
+                                         const at::Tensor& grad_hidden, const at::Tensor& a) {
+  if (gate.is_meta()) return;
   const c10::DeviceGuard guard(gate.device());
   const at::Tensor grad = aligned(grad_out);
   const at::Tensor tile_counter = at::empty({1}, gate.options().dtype(at::kInt));
@@ -73,13 +85,12 @@ SiluMulLinearBackward silu_mul_linear_backward_cuda(const at::Tensor& grad_out, 
                                    .grad_gate = result.gate.mutable_data_ptr(),
                                    .grad_up = result.up.mutable_data_ptr(),
                                    .grad_row_stride = even_row_stride(result.gate).value(),
-                                   .product = wants_product ? result.product.mutable_data_ptr() : nullptr,
+                                   .product = result.product.defined() ? result.product.mutable_data_ptr() : nullptr,
                                    .tile_counter = tile_counter.mutable_data_ptr<std::int32_t>(),
                                    .rank = a.defined() ? static_cast<int>(a.size(0)) : 0,
                                    .grad_hidden = a.defined() ? grad_hidden.const_data_ptr() : nullptr,
                                    .a = a.defined() ? a.const_data_ptr() : nullptr},
                                   current_cuda_stream(gate.device()));
-  return result;
 }
 
 }  // namespace d9d::kernels::detail

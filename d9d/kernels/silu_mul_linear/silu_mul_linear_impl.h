@@ -29,5 +29,12 @@ struct SiluMulLinearBackward {
                                                                   bool wants_product,
                                                                   const at::Tensor& grad_hidden = {},
                                                                   const at::Tensor& a = {});
+// The same for some of the rows, into tensors for them: gate and up [T, F].
+void write_silu_mul_linear_backward_cuda(const SiluMulLinearBackward& out, const at::Tensor& grad_out,
+                                         const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight,
+                                         const at::Tensor& grad_hidden = {}, const at::Tensor& a = {});
+// Gradients without values for all rows.
+[[nodiscard]] SiluMulLinearBackward empty_silu_mul_linear_backward(const at::Tensor& gate, const at::Tensor& up,
+                                                                   bool wants_product);
 
 }  // namespace d9d::kernels::detail

@@ -93,45 +93,63 @@ void PeerRowExchange::read(const at::Tensor& target, std::int64_t owner, std::in
   memory_->read(target, owner, slot * slot_bytes_ + offset);
 }
 
-at::Tensor PeerRowExchange::gather(const at::Tensor& shard, const Block& arrived) const {
+PeerRowExchange::Arriving PeerRowExchange::begin_gather(const at::Tensor& shard) const {
   ranks_->throw_if_failed();
-  const at::NoGradGuard no_grad;
   const at::Tensor own = shard.contiguous();
   const std::int64_t num_ranks = ranks_->size(), rank = ranks_->rank(), slot = next_slot();
   const std::int64_t batch = own.size(0), positions = own.size(1);
-  memory_->own()
-      .narrow(0, slot * slot_bytes_, static_cast<std::int64_t>(own.nbytes()))
-      .copy_(own.view(-1).view(at::kByte));
+  const auto num_bytes = static_cast<std::int64_t>(own.nbytes());
+  memory_->own().narrow(0, slot * slot_bytes_, num_bytes).copy_(own.view(-1).view(at::kByte));
   for (std::int64_t i = 1; i < num_ranks; ++i) memory_->raise(word(rank, (rank + i) % num_ranks, slot), 1);
 
-  const at::Tensor whole = at::empty({batch, num_ranks * positions, own.size(2)}, own.options());
-  const auto rows_of = [&](std::int64_t row, std::int64_t part) {
-    return whole[row].narrow(0, part * positions, positions);
-  };
-  std::vector<StreamEvent> events;
+  Arriving rows{
+      .own = own, .whole = at::empty({batch, num_ranks * positions, own.size(2)}, own.options()), .events = {}};
   last_ = copies_.run([&] {
+    for (std::int64_t sequence = 0; sequence < batch; ++sequence) {
+      rows.whole[sequence].narrow(0, rank * positions, positions).copy_(own[sequence]);
+    }
     for (std::int64_t i = 1; i < num_ranks; ++i) {
       const std::int64_t owner = (rank + num_ranks - i) % num_ranks;
-      for (std::int64_t row = 0; row < batch; ++row) {
-        const at::Tensor target = rows_of(row, owner);
-        read(target, owner, slot, /*index=*/0, row * static_cast<std::int64_t>(target.nbytes()));
-        events.push_back(StreamEvent::of_current_stream(ranks_->device()));
+      for (std::int64_t sequence = 0; sequence < batch; ++sequence) {
+        const at::Tensor target = rows.whole[sequence].narrow(0, owner * positions, positions);
+        read(target, owner, slot, /*index=*/0, sequence * static_cast<std::int64_t>(target.nbytes()));
+        rows.events.push_back(StreamEvent::of_current_stream(ranks_->device()));
       }
       memory_->raise(word(owner, rank, slot), 0);
     }
-    whole.narrow(1, rank * positions, positions).copy_(own);
   });
-  const std::int64_t all = num_ranks * positions;
-  for (std::int64_t row = 0; row < batch; ++row) arrived(row * all + rank * positions, own[row]);
+  return rows;
+}
+
+at::Tensor PeerRowExchange::gather(const at::Tensor& shard, const Block& arrived) const {
+  const at::NoGradGuard no_grad;
+  const Arriving rows = begin_gather(shard);
+  const std::int64_t num_ranks = ranks_->size(), rank = ranks_->rank();
+  const std::int64_t batch = rows.own.size(0), positions = rows.own.size(1), all = num_ranks * positions;
+  for (std::int64_t sequence = 0; sequence < batch; ++sequence) {
+    arrived(sequence * all + rank * positions, rows.own[sequence]);
+  }
   for (std::int64_t i = 1; i < num_ranks; ++i) {
-    const std::int64_t owner = (rank + num_ranks - i) % num_ranks;
-    for (std::int64_t row = 0; row < batch; ++row) {
-      events[static_cast<std::size_t>((i - 1) * batch + row)].wait();
-      arrived(row * all + owner * positions, rows_of(row, owner));
+    const std::int64_t first = (rank + num_ranks - i) % num_ranks * positions;
+    for (std::int64_t sequence = 0; sequence < batch; ++sequence) {
+      rows.events[static_cast<std::size_t>((i - 1) * batch + sequence)].wait();
+      arrived(sequence * all + first, rows.whole[sequence].narrow(0, first, positions));
     }
   }
   last_.wait();
-  return whole;
+  return rows.whole;
+}
+
+at::Tensor PeerRowExchange::gather_sequences(const at::Tensor& shard, const Block& complete) const {
+  const at::NoGradGuard no_grad;
+  const Arriving rows = begin_gather(shard);
+  const std::int64_t batch = rows.whole.size(0), all = rows.whole.size(1);
+  for (std::int64_t sequence = 0; sequence < batch; ++sequence) {
+    rows.events[static_cast<std::size_t>((ranks_->size() - 2) * batch + sequence)].wait();  // of the last other rank
+    complete(sequence * all, rows.whole[sequence]);
+  }
+  last_.wait();
+  return rows.whole;
 }
 
 at::Tensor PeerRowExchange::scatter(const Summand& summand, const Block& write,
@@ -144,25 +162,28 @@ at::Tensor PeerRowExchange::scatter(const Summand& summand, const Block& write,
   const std::int64_t block_bytes = static_cast<std::int64_t>(parts[0][0].nbytes());
   const std::int64_t bytes_of_part = part_bytes(parts[0].numel(), parts.scalar_type());
   // Of the part for `reader`, which is the (i - 1)-th of the slot's: reader = owner + i.
-  const auto offset_of = [&](std::int64_t i, std::int64_t row) { return (i - 1) * bytes_of_part + row * block_bytes; };
+  const auto offset_of = [&](std::int64_t i, std::int64_t sequence) {
+    return (i - 1) * bytes_of_part + sequence * block_bytes;
+  };
   for (std::int64_t i = 1; i < num_ranks; ++i) {
     const std::int64_t reader = (rank + i) % num_ranks, owner = (rank + num_ranks - i) % num_ranks;
-    for (std::int64_t row = 0; row < batch; ++row) {
+    for (std::int64_t sequence = 0; sequence < batch; ++sequence) {
       const at::Tensor out = memory_->own()
-                                 .narrow(0, slot * slot_bytes_ + offset_of(i, row), block_bytes)
+                                 .narrow(0, slot * slot_bytes_ + offset_of(i, sequence), block_bytes)
                                  .view(parts.scalar_type())
                                  .view({positions, summand.whole[2]});
-      write(row * all + reader * positions, out);
-      memory_->raise(word(rank, reader, slot), static_cast<std::uint32_t>(row + 1));
+      write(sequence * all + reader * positions, out);
+      memory_->raise(word(rank, reader, slot), static_cast<std::uint32_t>(sequence + 1));
       // Queued after the flag of this block, which the other rank may wait for: whichever streams share a queue of the
       // device, no rank's flag is behind a wait for a later one.
       last_ = copies_.run([&] {
-        read(parts[owner][row], owner, slot, row, offset_of(i, row));
-        if (row + 1 == batch) memory_->raise(word(owner, rank, slot), 0);
+        read(parts[owner][sequence], owner, slot, sequence, offset_of(i, sequence));
+        if (sequence + 1 == batch) memory_->raise(word(owner, rank, slot), 0);
       });
     }
   }
-  for (std::int64_t row = 0; row < batch; ++row) write(row * all + rank * positions, parts[rank][row]);
+  for (std::int64_t sequence = 0; sequence < batch; ++sequence)
+    write(sequence * all + rank * positions, parts[rank][sequence]);
   meanwhile();
   last_.wait();
   return num_ranks == 2 ? parts[0] + parts[1] : parts.sum(0);

@@ -44,12 +44,20 @@ class PeerRowExchange final : public kernels::RowExchange {
   [[nodiscard]] const std::string& reason() const { return reason_; }  // why the ranks cannot; empty if they can
 
   [[nodiscard]] at::Tensor gather(const at::Tensor& shard, const Block& arrived) const override;
+  [[nodiscard]] at::Tensor gather_sequences(const at::Tensor& shard, const Block& complete) const override;
   [[nodiscard]] at::Tensor scatter(const Summand& summand, const Block& write,
                                    const std::function<void()>& meanwhile) const override;
   [[nodiscard]] std::int64_t num_ranks() const override { return ranks_->size(); }
 
  private:
   void open(std::int64_t slot_bytes);
+  // The rows of a gather on their way.
+  struct Arriving {
+    at::Tensor own;                   // [B, S / W, H]
+    at::Tensor whole;                 // [B, S, H]
+    std::vector<StreamEvent> events;  // of the i-th other rank's rows of a sequence: (i - 1) * B + sequence
+  };
+  [[nodiscard]] Arriving begin_gather(const at::Tensor& shard) const;
   [[nodiscard]] std::int64_t next_slot() const;
   // The word that `owner` sets for `reader`.
   [[nodiscard]] std::int64_t word(std::int64_t owner, std::int64_t reader, std::int64_t slot) const;
