@@ -254,6 +254,8 @@ def fsdp_rows():
             "tests/layout/fsdp_memory_test.cpp", "Has_all_full_gradients_when_it_reduces_once_a_step"),
         f"{fsdp}.gather": Row("copy_engine", look=refused("gather = copy_engine"), given=processes),
         f"{fsdp}.reduce": Row("copy_engine", look=refused("reduce = copy_engine"), given=processes),
+        "model_provider.tensor_parallel.exchange": Row("copy_engine", look=refused("exchange = copy_engine"), model="dense",
+                                                       given={"mesh.tensor_parallel": 2, "launch.ranks": "processes"}),
     }
 
 

@@ -118,6 +118,16 @@ class Layouts(ProgramTest):
         self.assert_same(job, self.run_job("dense"))
 
     @unittest.skipUnless(DEVICE == "cuda", "graphs are of GPUs")
+    def test_parts_of_layers_with_graphs_train_as_one_rank(self):
+        for layout in (["mesh.tensor_parallel=2"], ["mesh.tensor_parallel=2", "mesh.data_parallel_replicate=2"]):
+            for exchange in GATHERS:
+                if fits(*layout):
+                    with self.subTest(exchange, layout=layout):
+                        job = self.run_job("dense", *layout, f"model_provider.tensor_parallel.exchange={exchange}",
+                                           "trainer.cuda_graph={}")
+                        self.assert_same(job, self.of_one_rank("dense"))
+
+    @unittest.skipUnless(DEVICE == "cuda", "graphs are of GPUs")
     def test_stages_with_graphs_train_bit_for_bit_as_without(self):
         layers, single = "model_provider.model.num_hidden_layers=4", "data.microbatch_size=1"
         for replicas in ("mesh.data_parallel_replicate=1", "mesh.data_parallel_replicate=2"):
@@ -167,13 +177,16 @@ class Layouts(ProgramTest):
     def test_slices_that_ranks_copy_train_as_one_rank(self):
         """Started without a launcher: ranks are threads on CPUs and processes on GPUs, and copy from each other."""
         shards = f"mesh.data_parallel_shard={NUM_RANKS}"
-        copies = ("model_provider.fsdp.gather=copy_engine", "model_provider.fsdp.reduce=copy_engine")
+        copies = ("model_provider.fsdp.gather=copy_engine", "model_provider.fsdp.reduce=copy_engine",
+                  "model_provider.tensor_parallel.exchange=copy_engine")
         for model, arguments, launcher in (
             ("dense", [shards], ()),
             ("dense", [shards, "model_provider.checkpointing=true", "model_provider.fsdp.reshard_after_forward=never"], ()),
             ("dense", [shards, "model_provider.fsdp.reduce_on_last_microbatch=true"], ()),
             ("dense", [shards, "model_provider.model.tie_word_embeddings=true"], ()),
             ("dense", ["mesh.context_parallel_shard=2"], ()),
+            ("dense", ["mesh.tensor_parallel=2"], ()),
+            ("dense", ["mesh.tensor_parallel=2", "model_provider.checkpointing=true"], ()),
             ("dense", ["mesh.tensor_parallel=2", "mesh.data_parallel_shard=2"], ()),
             ("dense", ["mesh.data_parallel_replicate=2", "mesh.data_parallel_shard=2"], ()),
             ("moe", [shards, "mesh.expert_parallel=2"], ()),
@@ -260,15 +273,17 @@ class Failures(ProgramTest):
             os.sched_yield()
 
     def test_a_killed_rank_ends_the_job_and_is_named(self):
-        job, process = self.started("mesh.data_parallel_shard=2")
-        children = children_of(process)
-        self.assertEqual(len(children), 2)
-        os.kill(children[1], signal.SIGKILL)
-        errors = process.stderr.read()
-        self.assertEqual(process.wait(SECONDS), 128 + signal.SIGKILL, errors)
-        self.assertRegex(errors, r"error: .*rank 1 of 2 .*signal 9")
-        self.assert_gone(children)
-        self.assert_nothing_half_written(job)
+        for layout in ("mesh.data_parallel_shard=2", "mesh.tensor_parallel=2"):
+            with self.subTest(layout):
+                job, process = self.started(layout)
+                children = children_of(process)
+                self.assertEqual(len(children), 2)
+                os.kill(children[1], signal.SIGKILL)
+                errors = process.stderr.read()
+                self.assertEqual(process.wait(SECONDS), 128 + signal.SIGKILL, errors)
+                self.assertRegex(errors, r"error: .*rank 1 of 2 .*signal 9")
+                self.assert_gone(children)
+                self.assert_nothing_half_written(job)
 
     def test_a_killed_rank_of_a_pipeline_ends_the_job_and_is_named(self):
         for schedule in PIPELINES:
@@ -305,11 +320,12 @@ class Failures(ProgramTest):
 
     def test_a_rank_that_hangs_ends_the_job_in_time_and_is_named(self):
         timeout, grace = 3, 5  # seconds, as documented: 1 to ask for positions, the rest to end
-        for gather in GATHERS:
-            with self.subTest(gather):
-                job, process = self.started("mesh.data_parallel_shard=2", f"trainer.timeout.step_timeout={timeout}",
-                                            f"model_provider.fsdp.gather={gather}",
-                                            f"model_provider.fsdp.reduce={gather}")
+        shards, tensor = "mesh.data_parallel_shard=2", "mesh.tensor_parallel=2"
+        fsdp, exchange = "model_provider.fsdp", "model_provider.tensor_parallel.exchange"
+        for layout in (*((shards, f"{fsdp}.gather={by}", f"{fsdp}.reduce={by}") for by in GATHERS),
+                       *((tensor, f"{exchange}={by}") for by in GATHERS)):
+            with self.subTest(layout):
+                job, process = self.started(*layout, f"trainer.timeout.step_timeout={timeout}")
                 children = children_of(process)
                 os.kill(children[1], signal.SIGSTOP)
                 stopped = time.monotonic()

@@ -8,7 +8,8 @@
 namespace d9d {
 
 // Throws ConfigError, naming the key, if trainer.cuda_graph is set on a device other than CUDA, with
-// trainer.detect_non_finite, or with a mesh degree above 1 other than data_parallel_replicate and pipeline_parallel.
+// trainer.detect_non_finite, or with a mesh degree above 1 other than data_parallel_replicate, pipeline_parallel and
+// tensor_parallel.
 void check_cuda_graph(const DistContext& context, const TrainerConfig& config);
 // Throws ConfigError if trainer.cuda_graph is set and the module has a GradientReduction of its own (FSDP).
 void check_cuda_graph(const TrainerConfig& config, Module& module);
