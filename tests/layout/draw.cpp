@@ -169,6 +169,7 @@ Layout draw_layout(const LayoutJob& job) {
   layout.pads = job.has_short_sequences && (needs_padding || !one_in(4));
   layout.deals_in_turn = one_in(2);
   layout.fsdp = draw_fsdp();
+  layout.tensor.exchange = any_of<ExchangeMethod>({ExchangeMethod::kCommunicator, ExchangeMethod::kCopyEngine});
   layout.grad_dtype = one_in(8) ? std::optional(any_of<Dtype>({Dtype::kFloat64, Dtype::kFloat32})) : std::nullopt;
   layout.bucket_size_mb = one_in(2) ? 0 : 32;
   layout.renews_manager = one_in(6);

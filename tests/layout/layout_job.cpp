@@ -344,6 +344,7 @@ std::string source(const Layout& layout) {
       .member("pads", &Layout::pads)
       .member("deals_in_turn", &Layout::deals_in_turn)
       .part("fsdp", source(layout.fsdp))
+      .part("tensor", Aggregate(layout.tensor).member("exchange", &TensorParallelConfig::exchange).text())
       .member("grad_dtype", &Layout::grad_dtype)
       .member("bucket_size_mb", &Layout::bucket_size_mb)
       .member("renews_manager", &Layout::renews_manager)

@@ -18,6 +18,7 @@
 #include "d9d/core/offload/offload.h"
 #include "d9d/optim/config.h"
 #include "d9d/parallelism/fsdp/fsdp_config.h"
+#include "d9d/parallelism/tensor/tensor_parallel_config.h"
 #include "d9d/pipelining/schedules/pipeline_schedule_config.h"
 
 namespace d9d::test {
@@ -160,6 +161,7 @@ struct Layout {
   // Microbatches are dealt round-robin to ranks, if equally; otherwise each rank has consecutive ones.
   bool deals_in_turn = false;
   FsdpConfig fsdp = {};
+  TensorParallelConfig tensor = {};
   std::optional<Dtype> grad_dtype = {};
   std::int64_t bucket_size_mb = 32;  // 0: one bucket for each parameter
   bool renews_manager = false;       // makes a new gradient manager after each step

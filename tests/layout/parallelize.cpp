@@ -76,7 +76,7 @@ void parallelize(const DistContext& context, const LayoutModel& model, const Lay
     if (own != nullptr) own->set_ranks(context.mesh(MeshDomain::kBatch).slice({"dp", "cp"}));
   }
   if (layout.composition == Composition::kDefault) {
-    parallelize_decoder(context, *model.backbone, model.heads(), layout.fsdp);
+    parallelize_decoder(context, *model.backbone, model.heads(), layout.fsdp, layout.tensor);
   } else {
     parallelize_by_hand(context, model, layout);
   }

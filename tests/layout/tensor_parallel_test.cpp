@@ -37,6 +37,15 @@ TEST_P(TensorParallel, Trains_tied_frozen_checkpointed_layers_over_several_micro
   expect_same(train(layout, job), train({}, job), tolerance("fp64"));
 }
 
+TEST_P(TensorParallel, Exchanges_by_copies) {
+  for (const Checkpoints checkpoints : {Checkpoints::kNone, Checkpoints::kLayers}) {
+    const LayoutJob job{.num_microbatches = 24};
+    const Layout layout{
+        .mesh = GetParam().mesh, .checkpoints = checkpoints, .tensor = {.exchange = ExchangeMethod::kCopyEngine}};
+    expect_same(train(layout, job), train({}, job), tolerance("fp64"));
+  }
+}
+
 TEST_P(TensorParallel, Reduces_once_a_step_when_asked) {
   const LayoutJob job{.num_microbatches = 24};
   const Layout layout{
