@@ -186,6 +186,7 @@ void measure_parts(DeviceTable& table, std::int64_t rows, std::int64_t columns, 
   const at::Tensor statistic = at::ones({6, rows}, table.device());
   const at::Tensor references = at::ones({rows, kVocabulary / columns + 1}, table.device());
   const auto statistic_of = [&](std::int64_t index) { return statistic[index].mutable_data_ptr<float>(); };
+  const kernels::detail::StatisticsOfRanks statistics{.values = statistic_of(0), .num_ranks = 1};
   const auto row = [&](const std::string& part, double bytes, double flop,
                        const std::function<void(std::int64_t)>& op) {
     table.measure({.operation = part,
@@ -235,6 +236,7 @@ void measure_parts(DeviceTable& table, std::int64_t rows, std::int64_t columns, 
                                                   .block_columns = columns,
                                                   .targets = targets.const_data_ptr<std::int64_t>(),
                                                   .reference = statistic_of(0),
+                                                  .statistics = statistics,
                                                   .reference_of_block = references.const_data_ptr<float>(),
                                                   .reference_of_block_stride = references.stride(0)},
                                                  current_cuda_stream(logits.device()));
@@ -242,8 +244,7 @@ void measure_parts(DeviceTable& table, std::int64_t rows, std::int64_t columns, 
                                          .hidden_size = hidden_size,
                                          .targets = targets.const_data_ptr<std::int64_t>(),
                                          .reference = statistic_of(0),
-                                         .sum = statistic_of(1),
-                                         .target_logit = statistic_of(2),
+                                         .statistics = statistics,
                                          .target_place = places.const_data_ptr<std::int64_t>(),
                                          .z_loss_weight = 0,
                                          .softcap = 0,

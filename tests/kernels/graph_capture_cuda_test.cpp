@@ -148,6 +148,25 @@ TEST_F(GraphCaptureCuda, Cross_entropy_of_a_head) {
   }
 }
 
+// Of a vocabulary of two ranks, the other of which has the same weights.
+TEST_F(GraphCaptureCuda, Cross_entropy_of_a_part_of_a_head) {
+  const auto gather = [](const at::Tensor& x) { return at::stack({x, x}); };
+  for (const bool gradients_in_forward : {false, true}) {
+    SCOPED_TRACE(gradients_in_forward);
+    expect_same_bits(
+        [&](const Tensors& in) {
+          return linear_cross_entropy(in[0], {in[1]}, in[2],
+                                      {.reduction = Reduction::kMean,
+                                       .gradients_in_forward = gradients_in_forward,
+                                       .shard = VocabularyShard{.gather = gather, .most_rows = 1000}})
+              .loss;
+        },
+        [](std::uint64_t seed) {
+          return Tensors{bf16({96, 128}, seed), bf16({1000, 128}, seed + 10), ids({96}, seed + 20, 1000)};
+        });
+  }
+}
+
 TEST_F(GraphCaptureCuda, Experts) {
   expect_same_bits(
       [](const Tensors& in) {

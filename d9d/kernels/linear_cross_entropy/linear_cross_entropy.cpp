@@ -90,6 +90,13 @@ void check_options(const at::Tensor& hidden, at::TensorList weight, const at::Te
   D9D_CHECK(!options.filter_eps || *options.filter_eps > 0, ConfigError,
             "[kernels::linear_cross_entropy] expected filter_eps > 0, got ", *options.filter_eps,
             ". Leave it unset for no filter.");
+  if (options.shard) {
+    D9D_CHECK(options.shard->gather && options.shard->most_rows >= vocabulary_size(weight), ConfigError,
+              "[kernels::linear_cross_entropy] expected shard.gather, and shard.most_rows of at least this rank's ",
+              vocabulary_size(weight), " rows of weight, got ",
+              options.shard->gather ? cat(options.shard->most_rows) : "no function",
+              ". Pass the rows of the rank that has most.");
+  }
 }
 
 // The target of hidden state s, which is targets[..., s + shift]; ignored if there is none.
@@ -106,14 +113,15 @@ at::Tensor unshifted(const at::Tensor& rows, std::int64_t shift) {
   return at::constant_pad_nd(rows.narrow(-1, 0, rows.size(-1) - shift), {shift, 0}, 0);
 }
 
-// Replaces ignored targets by kIgnored. Targets outside the vocabulary throw ConfigError on a CPU and become `size` on
-// other devices, where a check would have to synchronise.
-at::Tensor checked_targets(const at::Tensor& targets, std::int64_t ignore_index, std::int64_t size) {
+// Replaces ignored targets by kIgnored and those outside the vocabulary by `size`. Unless they may be on other ranks,
+// the latter throw ConfigError on a CPU; on other devices a check would have to synchronise.
+at::Tensor checked_targets(const at::Tensor& targets, const LinearCrossEntropyOptions& options, std::int64_t size) {
+  const std::int64_t ignore_index = options.ignore_index;
   if (detail::has_cuda_kernels(targets.device())) return detail::checked_targets_cuda(targets, ignore_index, size);
   if (targets.is_meta()) return at::empty_like(targets);
   const at::Tensor is_ignored = targets.eq(ignore_index);
   const at::Tensor is_outside = targets.lt(0).logical_or_(targets.ge(size)).logical_and_(is_ignored.logical_not());
-  if (targets.is_cpu() && is_outside.any().item<bool>()) {
+  if (targets.is_cpu() && !options.shard && is_outside.any().item<bool>()) {
     const std::int64_t id = targets.masked_select(is_outside)[0].item<std::int64_t>();
     throw ConfigError(cat("[kernels::linear_cross_entropy] expected targets in the vocabulary of ", size,
                           " or ignore_index = ", ignore_index, ", got ", id,
@@ -152,7 +160,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
                                const std::optional<at::Tensor>& bias, const at::Tensor& targets,
                                std::optional<double> softcap, double z_loss_weight,
                                std::optional<std::int64_t> chunk_size, const detail::GradientFilter& filter,
-                               const std::vector<bool>& wanted) {
+                               const std::optional<VocabularyShard>& shard, const std::vector<bool>& wanted) {
     const at::Tensor& hidden = factors.front();
     detail::LinearCrossEntropyInput input{.products = products_of(factors, num_weights),
                                           .bias = bias.value_or(at::Tensor()),
@@ -160,7 +168,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
                                           .softcap = softcap,
                                           .z_loss_weight = z_loss_weight,
                                           .chunk_size = chunk_size.value_or(chunk_of_logits(hidden)),
-                                          .filter = filter};
+                                          .filter = filter,
+                                          .shard = shard};
     detail::LinearCrossEntropyForward output;
     context->saved_data["chunk_size"] = input.chunk_size;
     if (!wanted.empty()) {
@@ -195,7 +204,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     std::vector<bool> wanted;
     for (std::size_t i = 0; i < num_factors; ++i) wanted.push_back(context->needs_input_grad(i));
     wanted.push_back(context->saved_data["has_bias"].toBool() && context->needs_input_grad(num_factors));
-    constexpr std::size_t kNumOthers = 8;  // arguments that are not factors
+    constexpr std::size_t kNumOthers = 9;  // arguments that are not factors
     variable_list result(num_factors + kNumOthers);
     if (!grads[0].defined() && !grads[1].defined()) return result;
     variable_list made = take_gradients(context, grads, wanted, num_weights);
@@ -334,8 +343,7 @@ LinearCrossEntropyOutput linear_cross_entropy(const at::Tensor& hidden, at::Tens
                                               const at::Tensor& targets, const LinearCrossEntropyOptions& options) {
   check_tensors(hidden, weight, targets);
   check_options(hidden, weight, targets, options);
-  const at::Tensor row_targets =
-      checked_targets(shifted(targets, options), options.ignore_index, vocabulary_size(weight));
+  const at::Tensor row_targets = checked_targets(shifted(targets, options), options, vocabulary_size(weight));
   std::vector<at::Tensor> factors = {hidden.reshape({targets.numel(), hidden.size(-1)})};
   factors.insert(factors.end(), weight.begin(), weight.end());
   if (options.low_rank) {
@@ -343,9 +351,10 @@ LinearCrossEntropyOutput linear_cross_entropy(const at::Tensor& hidden, at::Tens
     factors.push_back(term.hidden.reshape({targets.numel(), term.hidden.size(-1)}));
     factors.insert(factors.end(), term.weights.begin(), term.weights.end());
   }
-  const variable_list rows = LinearCrossEntropy::apply(
-      at::TensorList(factors), std::ssize(weight), options.bias, row_targets.reshape(-1).contiguous(), options.softcap,
-      options.z_loss_weight, options.chunk_size, filter_of(options), wanted_in_forward(factors, options));
+  const variable_list rows = LinearCrossEntropy::apply(at::TensorList(factors), std::ssize(weight), options.bias,
+                                                       row_targets.reshape(-1).contiguous(), options.softcap,
+                                                       options.z_loss_weight, options.chunk_size, filter_of(options),
+                                                       options.shard, wanted_in_forward(factors, options));
   const auto at_targets = [&](const at::Tensor& of_rows) {
     return unshifted(of_rows.view(targets.sizes()), options.shift);
   };

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -30,6 +31,14 @@ enum class Reduction : std::uint8_t {
 struct LowRankLogits {
   at::Tensor hidden;                // u [..., S, r], hidden's dtype
   std::vector<at::Tensor> weights;  // B [V_s, r] for each weight, hidden's dtype
+};
+
+// The weights are a part of a vocabulary whose other parts are on other ranks.
+struct VocabularyShard {
+  // Collective. x [N, T] of each rank, contiguous -> [W, N, T], contiguous, in the order of the W ranks. Called during
+  // the forward alone, once or for each chunk of rows.
+  std::function<at::Tensor(const at::Tensor& x)> gather;
+  std::int64_t most_rows = 0;  // as many rows of weights as any rank has, or more; the same on all ranks
 };
 
 struct LinearCrossEntropyOptions {
@@ -53,8 +62,9 @@ struct LinearCrossEntropyOptions {
   // every |softmax - onehot(target)| is below filter_eps. Unset: nothing is left out. > 0. The presets by name and the
   // automatic value: linear_cross_entropy_preset.h.
   std::optional<double> filter_eps = {};
-  bool filter_e_grad = true;  // false: the gradient of hidden is whole
-  bool filter_c_grad = true;  // false: gradients of weights are whole. That of the bias always is.
+  bool filter_e_grad = true;                  // false: the gradient of hidden is whole
+  bool filter_c_grad = true;                  // false: gradients of weights are whole. That of the bias always is.
+  std::optional<VocabularyShard> shard = {};  // unset: the weights are the whole vocabulary
 };
 
 struct LinearCrossEntropyOutput {
@@ -83,15 +93,18 @@ struct LinearCrossEntropyOutput {
 //           On a CPU a tile is one row of a weight by the targets of a chunk, up to 1,024, and its products are
 //           skipped. On a GPU with this op's kernels it is one target by 256 rows of a weight, and the gradient of its
 //           logits becomes zero, after it was rounded to half precision: the products take as long, or less where a
-//           limit of power slows them. So results differ between devices, chunk sizes and ranks, within the bound. A
-//           rank that has a part of the vocabulary compares the softmax over its own part.
+//           limit of power slows them. So results differ between devices, chunk sizes and ranks, within the bound.
+// Shard     V, bias and targets are of this rank's part; a target on another rank is any other id than ignore_index,
+//           and no error. Loss and lse are of the whole vocabulary, bit-equal on all ranks; the loss is NaN if no rank
+//           has the target. The gradient of hidden is a summand: the sum over the ranks is that of the whole
+//           vocabulary. Sizes of hidden, options and which tensors require gradients are the same on all ranks.
 // Differentiable once in hidden, every weight, bias and both factors of low_rank, through loss and lse. Saves its
 // inputs and lse; computes only the gradients that a backward asks for. Memory beyond inputs, outputs and gradients:
 // about chunk_size * (1 + H / 1024) wide numbers (fp32, or fp64 for fp64 hidden) and, for half precision on a CPU, a
 // wide copy of hidden; with gradients in forward chunk_size half-precision numbers, 2^24 wide ones, the rows of hidden
-// of a chunk and, with more than one chunk, 2 bytes per weight. Local. Does not synchronise with a GPU. Throws
-// ConfigError on arguments that do not fit. A target outside the vocabulary throws ConfigError on the CPU; on other
-// devices, where a check would have to synchronise, its loss is NaN.
+// of a chunk and, with more than one chunk, 2 bytes per weight. Local, with a shard Collective; the backward is Local.
+// Does not synchronise with a GPU. Throws ConfigError on arguments that do not fit. A target outside the vocabulary
+// throws ConfigError on the CPU; on other devices, where a check would have to synchronise, its loss is NaN.
 [[nodiscard]] LinearCrossEntropyOutput linear_cross_entropy(const at::Tensor& hidden, at::TensorList weight,
                                                             const at::Tensor& targets,
                                                             const LinearCrossEntropyOptions& options = {});

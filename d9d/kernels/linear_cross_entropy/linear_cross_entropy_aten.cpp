@@ -135,6 +135,11 @@ TargetColumns target_columns(const at::Tensor& targets, const Range& vocabulary)
           .column = column.clamp(0, vocabulary.size - 1).unsqueeze(1)};
 }
 
+// [T]: the logit of the rank that has the target, of [W, T] with NaN on the others; NaN if none has it.
+at::Tensor target_of(const at::Tensor& logits) {
+  return at::nansum(logits, 0).masked_fill(logits.isnan().all(0), std::numeric_limits<double>::quiet_NaN());
+}
+
 at::Tensor logsumexp_rows(const at::Tensor& logits) {
   return has_cpu_loops(logits) ? logsumexp_rows_cpu(logits) : at::logsumexp(logits, 1);
 }
@@ -270,9 +275,11 @@ LinearCrossEntropyForward linear_cross_entropy_forward_aten(const LinearCrossEnt
       at::logaddexp_out(row_lse, row_lse, logsumexp_rows(z));
     }
   }
+  const at::Tensor of_ranks = input.of_ranks(at::stack({lse, target_logit}));  // [W, 2, T]
+  const at::Tensor whole_lse = at::logsumexp(of_ranks.select(1, 0), 0);
   const at::Tensor is_ignored = input.targets.eq(kIgnored);
-  const at::Tensor loss = lse - target_logit + input.z_loss_weight * lse.square();
-  return {.loss = loss.masked_fill(is_ignored, 0), .lse = lse.masked_fill(is_ignored, 0)};
+  const at::Tensor loss = whole_lse - target_of(of_ranks.select(1, 1)) + input.z_loss_weight * whole_lse.square();
+  return {.loss = loss.masked_fill(is_ignored, 0), .lse = whole_lse.masked_fill(is_ignored, 0)};
 }
 
 LinearCrossEntropyBackward linear_cross_entropy_backward_aten(const LinearCrossEntropyInput& input,

@@ -28,25 +28,21 @@ void* data_of_rows(const at::Tensor& tensor, const LogitRows& range) {
   return tensor.defined() ? tensor.narrow(0, range.begin, range.size).data_ptr() : nullptr;
 }
 
-// Statistics of rows, which are updated block by block.
-struct RowStatistics {
-  at::Tensor max;           // [rows] A
-  at::Tensor sum;           // [rows] A
-  at::Tensor target_logit;  // [rows] A, NaN until a block contains the target
-};
-
-RowStatistics no_statistics(std::int64_t num_rows, const at::TensorOptions& options) {
-  return {.max = at::full({num_rows}, -std::numeric_limits<double>::infinity(), options),
-          .sum = at::zeros({num_rows}, options),
-          .target_logit = at::full({num_rows}, std::numeric_limits<double>::quiet_NaN(), options)};
+// [kNumStatistics, rows]: max, sum and target_logit, which are updated block by block.
+at::Tensor no_statistics(std::int64_t num_rows, const at::TensorOptions& options) {
+  at::Tensor statistics = at::empty({kNumStatistics, num_rows}, options);
+  statistics[0].fill_(-std::numeric_limits<double>::infinity());
+  statistics[1].zero_();
+  statistics[2].fill_(std::numeric_limits<double>::quiet_NaN());
+  return statistics;
 }
 
 // The arguments that update the statistics of the rows `range` with a block.
-LogitStatisticsArgs statistics_args(const LogitBlock& block, const RowStatistics& statistics, const LogitRows& range) {
+LogitStatisticsArgs statistics_args(const LogitBlock& block, const at::Tensor& statistics, const LogitRows& range) {
   return {.block = block,
-          .max = data_of_rows(statistics.max, range),
-          .sum = data_of_rows(statistics.sum, range),
-          .target_logit = data_of_rows(statistics.target_logit, range)};
+          .max = data_of_rows(statistics[0], range),
+          .sum = data_of_rows(statistics[1], range),
+          .target_logit = data_of_rows(statistics[2], range)};
 }
 
 // The gradient of some rows of a weight: the sum of the products of all chunks, in at least fp32 and rounded once. If
@@ -121,15 +117,13 @@ class FactorGradients {
   std::optional<WeightGradient> grad_weight_;  // of the columns
 };
 
-// Computes the losses and lse of all rows from the final statistics.
-void compute_losses(const LinearCrossEntropyInput& input, const RowStatistics& statistics,
+// Computes the losses and lse of all rows from the final statistics of all ranks, [W, kNumStatistics, rows].
+void compute_losses(const LinearCrossEntropyInput& input, const at::Tensor& statistics,
                     LinearCrossEntropyForward& result) {
   launch_cross_entropy_loss({.dtype = dtype_of(input.hidden()),
                              .num_rows = input.hidden().size(0),
                              .targets = input.targets.const_data_ptr<std::int64_t>(),
-                             .max = statistics.max.const_data_ptr(),
-                             .sum = statistics.sum.const_data_ptr(),
-                             .target_logit = statistics.target_logit.const_data_ptr(),
+                             .statistics = {.values = statistics.const_data_ptr(), .num_ranks = statistics.size(0)},
                              .z_loss_weight = input.z_loss_weight,
                              .loss = result.loss.mutable_data_ptr(),
                              .lse = result.lse.mutable_data_ptr()},
@@ -155,15 +149,16 @@ LinearCrossEntropyForward linear_cross_entropy_forward_cuda(const LinearCrossEnt
   const c10::DeviceGuard guard(input.hidden().device());
   const LogitBlocks logits(input, chunks_of(input));
   const std::int64_t num_rows = input.hidden().size(0);
-  const RowStatistics statistics = no_statistics(num_rows, logits.wide_options());
+  const at::Tensor statistics = no_statistics(num_rows, logits.wide_options());
   for (const ColumnRange& columns : logits.columns()) {
     for (const LogitRows& rows : logits.rows()) {
       launch_logit_statistics(statistics_args(logits.compute(rows, columns), statistics, rows),
                               current_cuda_stream(input.hidden().device()));
     }
   }
-  LinearCrossEntropyForward result{.loss = at::empty_like(statistics.max), .lse = at::empty_like(statistics.max)};
-  compute_losses(input, statistics, result);
+  LinearCrossEntropyForward result{.loss = at::empty({num_rows}, logits.wide_options()),
+                                   .lse = at::empty({num_rows}, logits.wide_options())};
+  compute_losses(input, input.of_ranks(statistics), result);
   return result;
 }
 

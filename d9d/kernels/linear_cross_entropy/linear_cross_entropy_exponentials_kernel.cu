@@ -1,5 +1,6 @@
 // Formula: sum = sum_v exp(z_v - reference), e_v = exp(z_v - reference) * softcap'(v); factor = (1 + 2 z_loss_weight
-//          lse) / sum, so that factor * e_v is the gradient of the logit of a column v that is not the target.
+//          lse) / sum, so that factor * e_v is the gradient of the logit of a column v that is not the target. Where
+//          ranks have parts of the vocabulary, sum and lse are over the columns of all of them.
 // Legend:  each row has one target; z = softcap(logits + bias) in blocks of columns; reference is about the maximum of
 //          the row.
 // Mapping: one thread block per row; a thread processes 8 columns at a time.
@@ -112,11 +113,15 @@ __global__ void __launch_bounds__(kMaxBlock) logit_exponentials(const LogitExpon
   args.reference_of_block[row * args.reference_of_block_stride] = reference;
 }
 
+__device__ __forceinline__ float final_reference(float reference, const RowStatistics<float>& of_ranks) {
+  return of_ranks.max - reference > kMaxBelowOtherRanks ? of_ranks.max : reference;
+}
+
 // One thread block per row. Most rows need no rescaling.
 __global__ void __launch_bounds__(kBlockOfStatistics) rescale_exponentials(const RescaleExponentialsArgs args) {
   pdl_wait_and_trigger();
   const std::int64_t row = blockIdx.x;
-  const float reference = args.reference[row];
+  const float reference = final_reference(args.reference[row], over_ranks<float>(args.statistics, args.num_rows, row));
   const float* const of_block = args.reference_of_block + row * args.reference_of_block_stride;
   const std::int64_t num_blocks = (args.num_columns + args.block_columns - 1) / args.block_columns;
   bool is_other = false;
@@ -140,13 +145,15 @@ __global__ void __launch_bounds__(kBlockOfStatistics) finish_rows(const FinishRo
   pdl_wait_and_trigger();
   const std::int64_t row = blockIdx.x;
   const bool is_ignored = args.targets[row] == kIgnored;
-  const float sum = args.sum[row];
-  const float lse = is_ignored ? 0 : args.reference[row] + logf(sum);
+  const RowStatistics<float> statistics = over_ranks<float>(args.statistics, args.num_rows, row);
+  const float lse = is_ignored ? 0 : statistics.lse();
   float by_softmax = 1 + 2 * static_cast<float>(args.z_loss_weight) * lse;
   if (fabsf(by_softmax) < kLeastSoftmaxFactor) by_softmax = kLeastSoftmaxFactor;
+  // The sum over all columns of the exponentials with the final reference of this rank.
+  const float sum = statistics.sum * expf(statistics.max - final_reference(args.reference[row], statistics));
   const float factor = is_ignored ? 0 : by_softmax / sum;
   if (threadIdx.x == 0) {
-    const float target_logit = args.target_logit[row];
+    const float target_logit = statistics.target_logit;
     args.loss[row] = is_ignored ? 0 : lse - target_logit + static_cast<float>(args.z_loss_weight) * lse * lse;
     args.lse[row] = lse;
     args.factor[row] = factor;

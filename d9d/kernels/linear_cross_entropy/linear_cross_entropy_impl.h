@@ -13,6 +13,7 @@
 
 #include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/kernels/linear_cross_entropy/gradient_filter.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_kernel.h"
 
 namespace d9d::kernels::detail {
@@ -27,12 +28,18 @@ struct LogitFactors {
 struct LinearCrossEntropyInput {
   std::vector<LogitFactors> products;  // of hidden, and of a term of low rank; at least one, of the same T and V_s
   at::Tensor bias = {};                // [V] or undefined
-  at::Tensor targets;                  // [T] int64: index in the vocabulary or kIgnored; others give a NaN loss
+  at::Tensor targets;  // [T] int64: index in the vocabulary or kIgnored; others give a NaN loss unless a rank has them
   std::optional<double> softcap = {};
   double z_loss_weight = 0;
   std::int64_t chunk_size = 0;
   GradientFilter filter = {};
+  std::optional<VocabularyShard> shard = {};  // for the forward; the backward gets lse of the whole vocabulary
 
+  // Collective if there is a shard. statistics [N, T], contiguous, of the rows of a chunk or of all -> [W, N, T] of all
+  // ranks.
+  [[nodiscard]] at::Tensor of_ranks(const at::Tensor& statistics) const {
+    return shard ? shard->gather(statistics) : statistics.unsqueeze(0);
+  }
   [[nodiscard]] const at::Tensor& hidden() const { return products.front().hidden; }
   [[nodiscard]] const std::vector<at::Tensor>& weights() const { return products.front().weights; }
 };
@@ -105,7 +112,7 @@ struct LogitChunks {
 // Forward together with the backward for grad_loss = 1, grad_lse = 0, in three matrix products. For chunks.num_rows
 // rows at a time it stores a half-precision number for each logit of the whole vocabulary. hidden is bf16 and has at
 // least one row. All sums are fp32. Gradients are bf16, except that those of weights are fp32 if there is more than
-// one chunk of rows; put_scaled_cuda() then rounds them. Places are not used.
+// one chunk of rows; put_scaled_cuda() then rounds them. Places are not used. With a shard Collective for each chunk.
 struct LinearCrossEntropyWithGradients {
   LinearCrossEntropyForward forward;
   LinearCrossEntropyBackward backward;
@@ -114,7 +121,8 @@ struct LinearCrossEntropyWithGradients {
     const LinearCrossEntropyInput& input, const LinearCrossEntropyWanted& wanted, const LogitChunks& chunks);
 
 // The chunks for that function: as few as possible with about input.chunk_size / V rows, of equal length, and with
-// blocks of columns such that about 2^24 fp32 logits are stored at a time.
+// blocks of columns such that about 2^24 fp32 logits are stored at a time. The rows are the same on all ranks that have
+// parts of a vocabulary.
 [[nodiscard]] LogitChunks chunks_with_gradients(const LinearCrossEntropyInput& input);
 
 // gradient *= factor, in place, without synchronising; reads and writes no gradient if the factor is 1. gradient is

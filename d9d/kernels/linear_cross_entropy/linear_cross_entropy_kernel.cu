@@ -60,8 +60,9 @@ __global__ void __launch_bounds__(kBlock) cross_entropy_loss(const CrossEntropyL
   A loss = 0;
   A lse = 0;
   if (args.targets[row] != kIgnored) {
-    lse = static_cast<const A*>(args.max)[row] + log(static_cast<const A*>(args.sum)[row]);
-    loss = lse - static_cast<const A*>(args.target_logit)[row] + static_cast<A>(args.z_loss_weight) * lse * lse;
+    const RowStatistics<A> statistics = over_ranks<A>(args.statistics, args.num_rows, row);
+    lse = statistics.lse();
+    loss = lse - statistics.target_logit + static_cast<A>(args.z_loss_weight) * lse * lse;
   }
   static_cast<A*>(args.loss)[row] = loss;
   static_cast<A*>(args.lse)[row] = lse;

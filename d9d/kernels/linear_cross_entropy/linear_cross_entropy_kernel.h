@@ -39,6 +39,15 @@ struct LogitBlock {
   const std::int64_t* targets;  // [num_rows], in the vocabulary, or kIgnored
 };
 
+// Statistics of rows over the columns of each rank that has a part of the vocabulary: [num_ranks, kNumStatistics,
+// num_rows] A, contiguous. For each row the greatest logit or a reference near it, sum(exp(logit - that number)), and
+// the target's logit, NaN on ranks that do not have it. Arbitrary for ignored rows.
+inline constexpr std::int64_t kNumStatistics = 3;
+struct StatisticsOfRanks {
+  const void* values;
+  std::int64_t num_ranks;
+};
+
 // Updates the statistics of rows with a block: max, the greatest logit so far, sum = sum(exp(logit - max)), and, if the
 // target is one of the columns, target_logit. Statistics of ignored rows stay unchanged.
 struct LogitStatisticsArgs {
@@ -74,7 +83,11 @@ extern "C" void d9d_launch_logit_exponentials(const LogitExponentialsArgs& args,
 inline constexpr CudaFunction<"d9d_launch_logit_exponentials", decltype(d9d_launch_logit_exponentials)>
     launch_logit_exponentials;
 
-// Rescales blocks of exponentials from the reference with which they were computed to the final one of their row.
+// Rescales blocks of exponentials from the reference with which they were computed to the final one of their row: that
+// of this rank's columns, or the greatest of all ranks if that is more than kMaxBelowOtherRanks above. So the sum of
+// the exponentials of all columns is below exp(kMaxBelowOtherRanks + kMaxAboveReference + log(2^31)), and its inverse
+// is a normal number.
+inline constexpr float kMaxBelowOtherRanks = 20;
 struct RescaleExponentialsArgs {
   void* exponentials;               // [num_rows, num_columns] bf16, 16-byte aligned
   std::int64_t row_stride;          // a multiple of 8, at least num_columns
@@ -82,7 +95,8 @@ struct RescaleExponentialsArgs {
   std::int64_t num_columns;         //
   std::int64_t block_columns;       // a multiple of 8
   const std::int64_t* targets;      // [num_rows]
-  const float* reference;           // [num_rows]
+  const float* reference;           // [num_rows], of this rank's columns
+  StatisticsOfRanks statistics;     // A = float
   const float* reference_of_block;  // for row r and block b, at r * reference_of_block_stride + b
   std::int64_t reference_of_block_stride;
 };
@@ -90,14 +104,13 @@ extern "C" void d9d_launch_rescale_exponentials(const RescaleExponentialsArgs& a
 inline constexpr CudaFunction<"d9d_launch_rescale_exponentials", decltype(d9d_launch_rescale_exponentials)>
     launch_rescale_exponentials;
 
-// lse = log(sum) + max, loss = lse - target_logit + z_loss_weight * lse^2; both 0 for ignored rows.
+// With the statistics of all ranks together: lse = log(sum) + max, loss = lse - target_logit + z_loss_weight * lse^2,
+// both 0 for ignored rows.
 struct CrossEntropyLossArgs {
   Dtype dtype;
   std::int64_t num_rows;
   const std::int64_t* targets;
-  const void* max;
-  const void* sum;
-  const void* target_logit;
+  StatisticsOfRanks statistics;
   double z_loss_weight;
   void* loss;  // [num_rows] A
   void* lse;   // [num_rows] A
@@ -129,9 +142,8 @@ struct FinishRowsArgs {
   std::int64_t num_rows;  // below 2^31
   std::int64_t hidden_size;
   const std::int64_t* targets;
-  const float* reference;            // [num_rows]
-  const float* sum;                  // [num_rows]
-  const float* target_logit;         // [num_rows]
+  const float* reference;            // [num_rows], of this rank's columns
+  StatisticsOfRanks statistics;      // A = float
   const std::int64_t* target_place;  // [num_rows]; negative: none
   double z_loss_weight;
   double softcap;      // 0: none

@@ -22,9 +22,7 @@ class Chunk {
         const LinearCrossEntropyWanted& wanted)
       : input_(input),
         logits_(logits),
-        reference_(at::empty({max_rows}, logits.wide_options())),
-        sum_(at::empty({max_rows}, logits.wide_options())),
-        target_logit_(at::empty({max_rows}, logits.wide_options())),
+        statistics_(at::empty({kNumStatistics * max_rows}, logits.wide_options())),
         factor_(at::empty({max_rows}, logits.wide_options())),
         target_place_(at::empty({max_rows}, input.targets.options())),
         exponentials_(at::empty({max_rows, logits.padded_vocabulary()}, input.hidden().options())),
@@ -39,13 +37,13 @@ class Chunk {
   void compute(const LogitRows& rows, LinearCrossEntropyForward& result) {
     rows_ = rows;
     for (std::size_t index = 0; index < logits_.columns().size(); ++index) compute_block(index);
-    for (std::size_t split = 0; split < input_.weights().size(); ++split) rescale(split);
+    const at::Tensor of_ranks = input_.of_ranks(statistics());
+    for (std::size_t split = 0; split < input_.weights().size(); ++split) rescale(split, of_ranks);
     launch_finish_rows({.num_rows = rows.size,
                         .hidden_size = input_.hidden().size(1),
                         .targets = targets(),
-                        .reference = reference_.const_data_ptr<float>(),
-                        .sum = sum_.const_data_ptr<float>(),
-                        .target_logit = target_logit_.const_data_ptr<float>(),
+                        .reference = statistic(0),
+                        .statistics = args_of(of_ranks),
                         .target_place = target_place_.const_data_ptr<std::int64_t>(),
                         .z_loss_weight = input_.z_loss_weight,
                         .softcap = input_.softcap.value_or(0),
@@ -97,13 +95,25 @@ class Chunk {
     return input_.targets.const_data_ptr<std::int64_t>() + rows_.begin;
   }
 
+  // [kNumStatistics, rows] fp32: reference, sum and target_logit over this rank's columns.
+  [[nodiscard]] at::Tensor statistics() const {
+    return statistics_.narrow(0, 0, kNumStatistics * rows_.size).view({kNumStatistics, rows_.size});
+  }
+  [[nodiscard]] float* statistic(std::int64_t index) const {
+    return statistics_.mutable_data_ptr<float>() + index * rows_.size;
+  }
+  // of_ranks [W, kNumStatistics, rows]
+  [[nodiscard]] static StatisticsOfRanks args_of(const at::Tensor& of_ranks) {
+    return {.values = of_ranks.const_data_ptr(), .num_ranks = of_ranks.size(0)};
+  }
+
   void compute_block(std::size_t index) {
     const ColumnRange& columns = logits_.columns()[index];
     launch_logit_exponentials({.block = logits_.compute(rows_, columns),
                                .is_first = index == 0,
-                               .reference = reference_.mutable_data_ptr<float>(),
-                               .sum = sum_.mutable_data_ptr<float>(),
-                               .target_logit = target_logit_.mutable_data_ptr<float>(),
+                               .reference = statistic(0),
+                               .sum = statistic(1),
+                               .target_logit = statistic(2),
                                .exponentials = exponentials_.mutable_data_ptr(),
                                .exponentials_stride = exponentials_.stride(0),
                                .first_exponential = logits_.split(columns.split).padded_first + columns.begin,
@@ -113,7 +123,7 @@ class Chunk {
                               stream());
   }
 
-  void rescale(std::size_t split) {
+  void rescale(std::size_t split, const at::Tensor& of_ranks) {
     const SplitColumns& columns = logits_.split(split);
     launch_rescale_exponentials(
         {.exponentials = static_cast<std::uint16_t*>(exponentials_.mutable_data_ptr()) + columns.padded_first,
@@ -122,7 +132,8 @@ class Chunk {
          .num_columns = input_.weights()[split].size(0),
          .block_columns = columns.block_size,
          .targets = targets(),
-         .reference = reference_.const_data_ptr<float>(),
+         .reference = statistic(0),
+         .statistics = args_of(of_ranks),
          .reference_of_block = reference_of_block_.const_data_ptr<float>() + columns.first_block,
          .reference_of_block_stride = reference_of_block_.stride(0)},
         stream());
@@ -130,9 +141,7 @@ class Chunk {
 
   const LinearCrossEntropyInput& input_;
   const LogitBlocks& logits_;
-  at::Tensor reference_;
-  at::Tensor sum_;
-  at::Tensor target_logit_;
+  at::Tensor statistics_;
   at::Tensor factor_;
   at::Tensor target_place_;
   at::Tensor exponentials_;        // [rows, padded vocabulary] bf16
@@ -157,6 +166,7 @@ at::Tensor weighted_sum(const at::Tensor& factor, const at::Tensor& exponentials
 LogitChunks chunks_with_gradients(const LinearCrossEntropyInput& input) {
   std::int64_t vocabulary = 0;
   for (const at::Tensor& weight : input.weights()) vocabulary += round_up(weight.size(0), kColumnUnit);
+  if (input.shard) vocabulary = round_up(input.shard->most_rows, kColumnUnit);
   const std::int64_t num_rows = std::max<std::int64_t>(input.hidden().size(0), 1);
   const std::int64_t most_rows = std::clamp<std::int64_t>(input.chunk_size / vocabulary, 1, num_rows);
   const std::int64_t chunk_rows = round_up(divide_up(num_rows, divide_up(num_rows, most_rows)), kRowUnit);

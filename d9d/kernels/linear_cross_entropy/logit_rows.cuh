@@ -125,6 +125,32 @@ class LogitRow {
   A held_[kTiles][kLogitsOfVec];
 };
 
+// The statistics of a row over all ranks. They are the same on all ranks, and those of a single rank are its own.
+template <class A>
+struct RowStatistics {
+  A max;
+  A sum;
+  A target_logit;
+
+  __device__ __forceinline__ A lse() const { return max + log(sum); }
+};
+template <class A>
+__device__ __forceinline__ RowStatistics<A> over_ranks(const StatisticsOfRanks& statistics, std::int64_t num_rows,
+                                                       std::int64_t row) {
+  const auto of_rank = [&](std::int64_t rank, std::int64_t index) {
+    return static_cast<const A*>(statistics.values)[(rank * kNumStatistics + index) * num_rows + row];
+  };
+  RowStatistics<A> result{.max = of_rank(0, 0), .sum = 0, .target_logit = of_rank(0, 2)};
+  for (std::int64_t rank = 1; rank < statistics.num_ranks; ++rank) {
+    result.max = max(result.max, of_rank(rank, 0));
+    const A target_logit = of_rank(rank, 2);
+    if (!isnan(target_logit)) result.target_logit = target_logit;
+  }
+  for (std::int64_t rank = 0; rank < statistics.num_ranks; ++rank)
+    result.sum += of_rank(rank, 1) * exp(of_rank(rank, 0) - result.max);
+  return result;
+}
+
 // d softcap(x) / dx at z = softcap(x).
 template <class A>
 __device__ __forceinline__ A slope(A z, double softcap) {

@@ -16,9 +16,12 @@ inline at::Tensor labels(at::IntArrayRef shape, std::int64_t vocabulary, std::ui
   return at::where(values(shape, seed + 1).gt(1), kIgnore, spread);  // about a sixth ignored
 }
 
-// linear_cross_entropy() of the same logits, to which the last third of hidden's features comes as a term of low rank.
-inline kernels::LinearCrossEntropyOutput with_low_rank(const at::Tensor& hidden, at::TensorList weight,
-                                                       const at::Tensor& targets,
+using LinearCrossEntropyOp = kernels::LinearCrossEntropyOutput (*)(const at::Tensor&, at::TensorList, const at::Tensor&,
+                                                                   const kernels::LinearCrossEntropyOptions&);
+
+// `op` of the same logits, to which the last third of hidden's features comes as a term of low rank.
+inline kernels::LinearCrossEntropyOutput low_rank_form(LinearCrossEntropyOp op, const at::Tensor& hidden,
+                                                       at::TensorList weight, const at::Tensor& targets,
                                                        const kernels::LinearCrossEntropyOptions& options) {
   const std::int64_t rank = hidden.size(-1) / 3, size = hidden.size(-1) - rank;
   std::vector<at::Tensor> wide;
@@ -29,7 +32,12 @@ inline kernels::LinearCrossEntropyOutput with_low_rank(const at::Tensor& hidden,
   }
   kernels::LinearCrossEntropyOptions own = options;
   own.low_rank = term;
-  return kernels::linear_cross_entropy(hidden.narrow(-1, 0, size), wide, targets, own);
+  return op(hidden.narrow(-1, 0, size), wide, targets, own);
+}
+inline kernels::LinearCrossEntropyOutput with_low_rank(const at::Tensor& hidden, at::TensorList weight,
+                                                       const at::Tensor& targets,
+                                                       const kernels::LinearCrossEntropyOptions& options) {
+  return low_rank_form(kernels::linear_cross_entropy, hidden, weight, targets, options);
 }
 
 // The same from dense logits, for targets without shift.
