@@ -1,5 +1,5 @@
 // A language-modelling head whose vocabulary is sharded over ranks. For the loss each rank computes the logits of its
-// own rows of the weights, in chunks; besides hidden states only a maximum and two sums per position are communicated,
+// own rows of the weights, in chunks; besides hidden states only a few numbers per position are communicated,
 // and no rank stores all logits.
 #pragma once
 

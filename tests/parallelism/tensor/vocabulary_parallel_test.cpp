@@ -8,8 +8,10 @@
 #include "d9d/blocks/embedding/split_token_embeddings.h"
 #include "d9d/blocks/head/language_modelling_head.h"
 #include "d9d/parallelism/tensor/parallelize_tensor_parallel.h"
+#include "d9d/parallelism/tensor/vocabulary_parallel_context.h"
 
 #include "tests/parallelism/one_rank.h"
+#include "tests/support/gpu_ranks.h"
 #include "tests/support/io_faults.h"
 
 namespace d9d::test::vocabulary_parallel_test {
@@ -142,6 +144,44 @@ TEST_P(VocabularyParallel, Loss_without_any_label_is_zero_and_has_zero_gradients
     loss.sum().backward();
     EXPECT_TRUE(loss.eq(0).all().item<bool>());
     EXPECT_TRUE(shard.grad().eq(0).all().item<bool>());
+  });
+}
+
+class VocabularyParallelRanks : public ::testing::TestWithParam<RankBackend> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == RankBackend::kNccl && !has_gpus(2)) GTEST_SKIP() << "needs two GPUs";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Threads, VocabularyParallelRanks, ::testing::Values(RankBackend::kThreads));
+INSTANTIATE_TEST_SUITE_P(Nccl, VocabularyParallelRanks, ::testing::Values(RankBackend::kNccl));
+
+// In bfloat16, and with gradients in forward where there are kernels for that.
+TEST_P(VocabularyParallelRanks, Have_the_loss_and_gradients_of_one_rank_in_bf16) {
+  const Tolerance rounding{"bf16 head", 2e-2, "gradients of logits, hidden and weights round at 2^-9 each"};
+  run_ranks(GetParam(), 2, [&](World& world) {
+    const DeviceMesh mesh = mesh_of(world, "tp");
+    const at::Device device = mesh.communicator()->device();
+    const VocabularySplits vocabulary{.sizes = {{"base", 300}, {"added", 31}}, .order = {"base", "added"}};
+    const auto head = [&] { return make_module<LanguageModellingHead>(vocabulary, 32); };
+    const auto one = head(), cut = head();
+    parallelize_tensor_parallel(*cut, mesh);
+    for (const auto& module : {one, cut}) {
+      module->to(at::kBFloat16);
+      module->materialize(device);
+      module->reset_parameters(/*base_seed=*/5);
+    }
+    const at::Tensor whole = (values({2, 12, 32}, 2) * 30).to(device, at::kBFloat16).requires_grad_();
+    const at::Tensor shard = leaf_part(whole, 1, world), labels = (some_labels() * 17).clamp(-100).to(device);
+    const HeadLoss in_forward{.gradients = HeadGradients::kInForward};
+    const at::Tensor expected = LocalVocabularyContext().cross_entropy(whole, {.rows = one->weights}, labels, {});
+    const at::Tensor loss =
+        VocabularyParallelContext(mesh).cross_entropy(shard, {.rows = cut->weights}, labels, in_forward);
+    (expected.sum() * 0.37).backward();
+    (loss.sum() * 0.37).backward();
+    expect_close("loss", loss, expected, tolerance("fp32 on GPUs"));
+    expect_close("hidden", shard.grad(), part(whole.grad(), 1, world), rounding);
+    expect_gradients(*cut, *one, mesh, rounding);
   });
 }
 
