@@ -1,14 +1,19 @@
 #include "d9d/blocks/attention/grouped_query_attention.h"
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/rounding.h"
 #include "d9d/kernels/norm_rotary/norm_rotary.h"
 
 namespace d9d {
 namespace {
+
+constexpr std::int64_t kHeads = 2;  // dim of [B, S, H, D]
 
 const GroupedQueryAttentionConfig& checked(const GroupedQueryAttentionConfig& config) {
   D9D_CHECK(config.hidden_size > 0 && config.head_dim > 0 && config.num_key_value_heads > 0, ConfigError,
@@ -71,15 +76,46 @@ double GroupedQueryAttention::training_flops(std::int64_t num_positions) const {
 }
 
 std::optional<TensorPlan> GroupedQueryAttention::tensor_plan(std::int64_t num_ranks) const {
-  D9D_CHECK(config.num_key_value_heads % num_ranks == 0, ConfigError,
-            "[blocks::attention] expected num_key_value_heads in a multiple of tensor-parallel ranks = ", num_ranks,
-            ", got ", config.num_key_value_heads, ". Lower mesh.tensor_parallel.");
   TensorPlan plan{.input = TensorPlan::Edge::kShard,
                   .output = TensorPlan::Edge::kShard,
                   .parameters = {{kernel->sinks, Shard{0}}}};  // one a head
-  add_rows(plan, o_proj);
-  for (const ModulePtr<Linear>& projection : projections()) add_columns(plan, projection);  // a rank has some heads
+  add_rows(plan, o_proj, config.head_dim);
+  add_columns(plan, q_proj, config.head_dim);
+  if (gate_proj) add_columns(plan, gate_proj, config.head_dim);
+  for (const ModulePtr<Linear>& projection : {k_proj, v_proj}) {
+    if (config.num_key_value_heads % num_ranks == 0) {
+      add_columns(plan, projection, config.head_dim);
+    } else {
+      add_whole(plan, projection);
+    }
+  }
   return plan;
+}
+
+void GroupedQueryAttention::set_tensor_parallel_context(TensorParallelContextPtr context) {
+  tensor_parallel_ = std::move(context);
+  const DeviceMesh ranks = tensor_parallel_->ranks();
+  if (config.num_key_value_heads % ranks.num_ranks() == 0) return;
+  const std::int64_t group = config.num_attention_heads / config.num_key_value_heads;
+  const FlatRange queries = chunk_range(config.num_attention_heads, ranks.index(), ranks.num_ranks());
+  const FlatRange keys{.begin = queries.begin / group, .end = divide_up(queries.end, group)};
+  for (const ModulePtr<Linear>& projection : {k_proj, v_proj}) {
+    projection->compute_only({keys.begin * config.head_dim, keys.end * config.head_dim});
+  }
+  queries_of_keys_.clear();
+  for (std::int64_t key = keys.begin; key < keys.end; ++key) {
+    queries_of_keys_.push_back(std::min(queries.end, (key + 1) * group) - std::max(queries.begin, key * group));
+  }
+}
+
+at::Tensor GroupedQueryAttention::shared_evenly(const at::Tensor& heads) const {
+  if (std::ranges::adjacent_find(queries_of_keys_, std::not_equal_to()) == queries_of_keys_.end()) return heads;
+  std::vector<at::Tensor> copies;
+  for (std::size_t key = 0; key < queries_of_keys_.size(); ++key) {
+    const at::Tensor head = heads.narrow(kHeads, static_cast<std::int64_t>(key), 1);
+    copies.push_back(head.expand({-1, -1, queries_of_keys_[key], -1}));
+  }
+  return at::cat(copies, kHeads);
 }
 
 at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const RotaryTables& tables,
@@ -95,6 +131,7 @@ at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const
             "[blocks::attention] expected rotary tables of rope_dim = ", config.rope_dim.value_or(config.head_dim),
             " features, got ", tables.cos.size(-1), ". Build them, or the layer, with the same.");
   const std::vector<at::Tensor> projected = tensor_parallel_->column_linears(hidden_states, projections());
+  if (projected.front().size(-1) == 0) return tensor_parallel_->row_linear(projected.front(), o_proj);
   const auto heads_of = [&](const at::Tensor& columns) { return columns.unflatten(-1, {-1, config.head_dim}); };
   at::Tensor q = heads_of(projected[0]);
   at::Tensor k = heads_of(projected[1]);
@@ -108,6 +145,8 @@ at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const
     if (k_norm) k = k_norm(k);
     if (rotates) std::tie(q, k) = kernels::apply_rotary(q, k, tables.cos, tables.sin, config.rope_style);
   }
+  k = shared_evenly(k);
+  v = shared_evenly(v);
   const std::int64_t batch = q.size(0);
   if (packed) {  // kernels take one row of sequences
     for (at::Tensor* const heads : {&q, &k, &v}) *heads = heads->flatten(0, 1).unsqueeze(0);

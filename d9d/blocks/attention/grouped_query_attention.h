@@ -44,7 +44,7 @@ class GroupedQueryAttention : public Module {
 
   // hidden_states [B, S, H], tables [B, S, rope_dim or D] (ignored if rope_dim is 0), mask as in
   // kernels/attention/sdpa.h -> [B, S, H]. Under tensor parallelism hidden states are shards of the sequence, but
-  // tables cover the whole sequence. The number of heads on this rank follows from the weights. packed: sequences in
+  // tables cover the whole sequence. packed: sequences in
   // the order of the B * S positions; the tables count the positions of each from 0.
   [[nodiscard]] at::Tensor forward(const at::Tensor& hidden_states, const RotaryTables& tables,
                                    const std::optional<at::Tensor>& attention_mask = std::nullopt,
@@ -53,7 +53,9 @@ class GroupedQueryAttention : public Module {
   // A query sees half of the sequence on average if attention is causal. Windows are not considered.
   [[nodiscard]] double training_flops(std::int64_t num_positions) const override;
   [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
-  void set_tensor_parallel_context(TensorParallelContextPtr context) override { tensor_parallel_ = std::move(context); }
+  // Each rank has as many query heads, the last ones fewer or none, and their heads of keys and values: as shards if
+  // the ranks divide Hkv, otherwise out of whole weights of k_proj and v_proj.
+  void set_tensor_parallel_context(TensorParallelContextPtr context) override;
 
   const GroupedQueryAttentionConfig config;
   const ModulePtr<Linear> q_proj;
@@ -68,9 +70,13 @@ class GroupedQueryAttention : public Module {
  private:
   [[nodiscard]] ModulePtr<Linear> register_projection(const std::string& name, std::int64_t num_heads);
   [[nodiscard]] std::vector<ModulePtr<Linear>> projections() const;  // of hidden states: q, k, v and the gate
+  // Repeats heads of keys or values [B, S, n, D] that this rank's query heads share unevenly: one for each of these.
+  [[nodiscard]] at::Tensor shared_evenly(const at::Tensor& heads) const;
   void after_materialize(at::Device device) override;
 
   TensorParallelContextPtr tensor_parallel_ = std::make_shared<LocalTensorParallelContext>();
+  // The number of this rank's query heads that share each of its heads of keys and values; empty: as many each.
+  std::vector<std::int64_t> queries_of_keys_;
 };
 
 }  // namespace d9d

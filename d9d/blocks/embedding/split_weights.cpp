@@ -26,14 +26,17 @@ std::vector<ParameterPtr> make_weights(const VocabularySplits& vocabulary, std::
 
 std::vector<TensorPlan::PlacedParameter> sharded_rows(const std::vector<ParameterPtr>& weights,
                                                       std::int64_t num_ranks) {
-  std::int64_t total = 0;
-  const bool all_have_rows = std::ranges::any_of(weights, [&](const ParameterPtr& weight) {
-    total += weight->global_shape()[0];
-    return chunk_range(weight->global_shape()[0], num_ranks - 1, num_ranks).numel() > 0;
-  });
-  D9D_CHECK(all_have_rows, ConfigError, "[blocks::vocabulary] expected a vocabulary that gives each of ", num_ranks,
-            " tensor-parallel ranks some rows of some split, got splits of ", total,
-            " rows that leave the last rank none. Lower mesh.tensor_parallel or join splits.");
+  std::vector<std::int64_t> sizes;
+  for (const ParameterPtr& weight : weights) sizes.push_back(weight->global_shape()[0]);
+  const auto all_have_rows = [&](std::int64_t ranks) {
+    return std::ranges::any_of(sizes,
+                               [&](std::int64_t size) { return chunk_range(size, ranks - 1, ranks).numel() > 0; });
+  };
+  std::int64_t possible = num_ranks;
+  while (!all_have_rows(possible)) --possible;
+  D9D_CHECK(possible == num_ranks, ConfigError, "[blocks::vocabulary] expected a vocabulary that gives each of ",
+            num_ranks, " tensor-parallel ranks some rows of some split, got splits of ", at::IntArrayRef(sizes),
+            " rows that leave the last rank none. Set mesh.tensor_parallel to ", possible, ", or join splits.");
   std::vector<TensorPlan::PlacedParameter> placed;
   for (const ParameterPtr& weight : weights) placed.push_back({weight, Shard{0}});
   return placed;

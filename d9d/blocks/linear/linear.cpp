@@ -40,7 +40,7 @@ double Linear::training_flops(std::int64_t /*num_positions*/) const { return pro
 std::vector<kernels::LowRankTerm> Linear::low_rank_terms(std::size_t output) const {
   if (!adapter_is_term()) return {};
   return {{.a = adapter()->a->weight->local(),
-           .b = adapter()->b->weight->local(),
+           .b = computed_rows(adapter()->b->weight->local()),
            .scale = adapter()->scale,
            .output = output}};
 }
@@ -55,9 +55,9 @@ at::Tensor with_term(const Linear& linear, const at::Tensor& x, const at::Tensor
 at::Tensor row_norms(const Linear& linear) {
   const auto& adapter = *linear.adapter();
   const at::NoGradGuard no_grad;
-  return norms_of_rows(
-      squares_of_rows(linear.weight->local(), adapter.a->weight->local(), adapter.b->weight->local(), adapter.scale),
-      *linear.weight);
+  return norms_of_rows(squares_of_rows(linear.computed_rows(linear.weight->local()), adapter.a->weight->local(),
+                                       linear.computed_rows(adapter.b->weight->local()), adapter.scale),
+                       *linear.weight);
 }
 
 // y, and what the adapter adds to it. y: the product with the weight, low_rank_terms() and, if there are no magnitudes,
@@ -66,24 +66,27 @@ at::Tensor adapted(const Linear& linear, const at::Tensor& x, const at::Tensor& 
   if (!linear.adapter()) return y;
   const auto& adapter = *linear.adapter();
   if (!adapter.magnitude) return with_term(linear, x, y);
+  const auto scaled = [&](const at::Tensor& product) { return adapter.magnitude(product, row_norms(linear)); };
   if (!adapter.dropout || !adapter.dropout->is_training()) {
-    return adapter.magnitude(with_term(linear, x, y), row_norms(linear));
+    return scaled(with_term(linear, x, y));
   }
   // As Hugging Face peft: magnitudes change the product with what dropout leaves.
   const at::Tensor left = adapter.dropout(x);
-  const at::Tensor of_left = kernels::linear(left, linear.weight->local());
-  return y - of_left + adapter.magnitude(of_left + adapter.from_hidden(adapter.a(left)), row_norms(linear));
+  const at::Tensor of_left = kernels::linear(left, linear.computed_rows(linear.weight->local()));
+  return y - of_left + scaled(of_left + adapter.from_hidden(adapter.a(left)));
 }
 
 at::Tensor output_of(const Linear& linear, const at::Tensor& x, const std::vector<at::Tensor>& biases) {
-  return adapted(linear, x, kernels::linears(x, {linear.weight->local()}, biases, linear.low_rank_terms()).front());
+  const at::Tensor weight = linear.computed_rows(linear.weight->local());
+  return adapted(linear, x, kernels::linears(x, {weight}, biases, linear.low_rank_terms()).front());
 }
 
 }  // namespace
 
 at::Tensor Linear::forward(const at::Tensor& x) const {
-  if (bias && has_magnitude()) return product(x) + bias->local();
-  return output_of(*this, x, bias ? std::vector{bias->local()} : std::vector<at::Tensor>());
+  if (!bias) return product(x);
+  const at::Tensor own_bias = computed_rows(bias->local());
+  return has_magnitude() ? product(x) + own_bias : output_of(*this, x, {own_bias});
 }
 
 at::Tensor Linear::product(const at::Tensor& x) const { return output_of(*this, x, /*biases=*/{}); }
@@ -103,6 +106,17 @@ void Linear::add_adapter(const LowRankConfig& low_rank) {
   put_new_adapter(make(config.in_features, low_rank.rank), b, low_rank, dtype, magnitude);
 }
 
+void Linear::compute_only(const FlatRange& outputs) {
+  D9D_ASSERT(weight->local().size(0) == config.out_features, "a rank that has the whole weight");
+  computed_ = outputs;
+  if (adapter()) adapter()->b->compute_only(outputs);
+  if (has_magnitude()) adapter()->magnitude->compute_only(outputs);
+}
+
+at::Tensor Linear::computed_rows(const at::Tensor& rows) const {
+  return computed_ ? rows.narrow(0, computed_->begin, computed_->numel()) : rows;
+}
+
 std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears,
                                    const kernels::RowEdges& edges) {
   std::vector<at::Tensor> outputs;
@@ -116,8 +130,10 @@ std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<Module
     std::vector<kernels::LowRankTerm> terms;
     for (const ModulePtr<Linear>& linear : linears) {
       for (kernels::LowRankTerm& term : linear->low_rank_terms(weights.size())) terms.push_back(std::move(term));
-      weights.push_back(linear->weight->local());
-      if (linear->bias) (scales || edges.output ? own_biases : biases).push_back(linear->bias->local());
+      weights.push_back(linear->computed_rows(linear->weight->local()));
+      if (linear->bias) {
+        (scales || edges.output ? own_biases : biases).push_back(linear->computed_rows(linear->bias->local()));
+      }
     }
     outputs = kernels::linears(x, weights, biases, terms, edges);
     for (std::size_t i = 0; i < linears.size(); ++i) {
@@ -137,22 +153,28 @@ bool are_products(const std::vector<ModulePtr<Linear>>& linears) {
   });
 }
 
-void add_columns(TensorPlan& plan, const ModulePtr<Linear>& linear) {
-  plan.parameters.push_back({linear->weight, Shard{0}});
-  plan.parameters.push_back({linear->bias, Shard{0}});
+void add_columns(TensorPlan& plan, const ModulePtr<Linear>& linear, std::int64_t unit) {
+  const Shard rows{0, unit};
+  plan.parameters.push_back({linear->weight, rows});
+  plan.parameters.push_back({linear->bias, rows});
   if (!linear->adapter()) return;
   plan.parameters.push_back({linear->adapter()->a->weight, Replicate{}});
-  plan.parameters.push_back({linear->adapter()->b->weight, Shard{0}});
-  if (linear->has_magnitude()) plan.parameters.push_back({linear->adapter()->magnitude->weight, Shard{0}});
+  plan.parameters.push_back({linear->adapter()->b->weight, rows});
+  if (linear->has_magnitude()) plan.parameters.push_back({linear->adapter()->magnitude->weight, rows});
 }
 
-void add_rows(TensorPlan& plan, const ModulePtr<Linear>& linear) {
-  plan.parameters.push_back({linear->weight, Shard{1}});
+void add_rows(TensorPlan& plan, const ModulePtr<Linear>& linear, std::int64_t unit) {
+  const Shard columns{1, unit};
+  plan.parameters.push_back({linear->weight, columns});
   plan.parameters.push_back({linear->bias, Replicate{}});  // added once, after the sum over ranks
   if (!linear->adapter()) return;
-  plan.parameters.push_back({linear->adapter()->a->weight, Shard{1}});
+  plan.parameters.push_back({linear->adapter()->a->weight, columns});
   plan.parameters.push_back({linear->adapter()->b->weight, Replicate{}});
   if (linear->has_magnitude()) plan.parameters.push_back({linear->adapter()->magnitude->weight, Replicate{}});
+}
+
+void add_whole(TensorPlan& plan, const ModulePtr<Linear>& linear) {
+  for (const auto& [name, parameter] : linear->named_parameters()) plan.parameters.push_back({parameter, Replicate{}});
 }
 
 void join_weights(const std::vector<ModulePtr<Linear>>& linears) {

@@ -1,6 +1,7 @@
 // y = x W^T (+ b), and a term of low rank if the linear has an adapter, whose rows may have magnitudes of their own.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "d9d/blocks/linear/low_rank_adapter.h"
@@ -45,9 +46,18 @@ class Linear : public Adaptable<Linear> {
   // Local. Puts a new adapter, see Adaptable.
   void add_adapter(const LowRankConfig& config);
 
+  // Local. From now on forward computes these outputs, by their rows of the weight, and no others: for a rank that has
+  // a whole weight (add_whole) and needs a part of the product.
+  void compute_only(const FlatRange& outputs);
+  // The rows of those outputs in a tensor with a row for each output, such as the weight.
+  [[nodiscard]] at::Tensor computed_rows(const at::Tensor& rows) const;
+
   const LinearConfig config;
   const ParameterPtr weight;
   const ParameterPtr bias;  // null without bias
+
+ private:
+  std::optional<FlatRange> computed_;  // none: all outputs
 };
 
 // Whether a kernel may use the weights, biases and low_rank_terms() of the linears directly.
@@ -66,11 +76,14 @@ class Linear : public Adaptable<Linear> {
 void join_weights(const std::vector<ModulePtr<Linear>>& linears);
 
 // For tensor_plan() of a block: places the parameters of a linear that computes this rank's columns, or that takes
-// them (rows of the product).
-//                  weight     bias        lora_A      lora_B, magnitudes
-//   add_columns    Shard(0)   Shard(0)    Replicate   Shard(0)
-//   add_rows       Shard(1)   Replicate   Shard(1)    Replicate      the sum over ranks has the adapter's term too
-void add_columns(TensorPlan& plan, const ModulePtr<Linear>& linear);
-void add_rows(TensorPlan& plan, const ModulePtr<Linear>& linear);
+// them (rows of the product), or that every rank has.
+//                  weight      bias        lora_A      lora_B, magnitudes
+//   add_columns    Shard(0)    Shard(0)    Replicate   Shard(0)
+//   add_rows       Shard(1)    Replicate   Shard(1)    Replicate      the sum over ranks has the adapter's term too
+//   add_whole      Replicate   Replicate   Replicate   Replicate      see Linear::compute_only
+// unit: columns that stay on one rank, such as those of a head.
+void add_columns(TensorPlan& plan, const ModulePtr<Linear>& linear, std::int64_t unit = 1);
+void add_rows(TensorPlan& plan, const ModulePtr<Linear>& linear, std::int64_t unit = 1);
+void add_whole(TensorPlan& plan, const ModulePtr<Linear>& linear);
 
 }  // namespace d9d

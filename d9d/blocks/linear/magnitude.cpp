@@ -17,7 +17,8 @@ Magnitude::Magnitude(std::int64_t out_features)
                                  .role = ParameterRole::kVector})) {}
 
 at::Tensor Magnitude::forward(const at::Tensor& product, const at::Tensor& norms) const {
-  return (product * (weight->local() / norms)).to(product.scalar_type());
+  const at::Tensor own = rows_ ? weight->local().narrow(0, rows_->begin, rows_->numel()) : weight->local();
+  return (product * (own / norms)).to(product.scalar_type());
 }
 
 at::Tensor squares_of_rows(const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b, double scale) {
@@ -37,7 +38,8 @@ at::Tensor norms_of_rows(const at::Tensor& squares, const Parameter& weight) {
   const at::NoGradGuard no_grad;
   at::Tensor sums = squares;
   for (std::size_t axis = 0; axis < weight.placements().size(); ++axis) {
-    if (weight.placements()[axis] != Placement(Shard{1})) continue;
+    const auto* const shard = std::get_if<Shard>(&weight.placements()[axis]);
+    if (shard == nullptr || shard->dim != 1) continue;
     sums = all_reduce_forward(sums, weight.mesh().slice({weight.mesh().axes()[axis].name}).lane_communicator());
   }
   return norms_of_squares(sums);

@@ -6,6 +6,8 @@
 //   y = magnitude(product, norms_of_rows(squares, *linear.weight));
 #pragma once
 
+#include <optional>
+
 #include "d9d/modules/module.h"
 
 namespace d9d {
@@ -17,8 +19,13 @@ class Magnitude final : public Module {
   explicit Magnitude(std::int64_t out_features);
   // product [..., out] of W + scale * B A, norms [out] of its rows -> [..., out], in the dtype of product.
   [[nodiscard]] at::Tensor forward(const at::Tensor& product, const at::Tensor& norms) const;
+  // Local. From now on forward gets these rows only, see Linear::compute_only.
+  void compute_only(const FlatRange& rows) { rows_ = rows; }
 
   const ParameterPtr weight;
+
+ private:
+  std::optional<FlatRange> rows_;  // none: all
 };
 
 // The sums [out] of the squares of each row of W + scale * B A, without storing it: |W|^2 + 2 scale diag(W A^T B^T) +

@@ -11,8 +11,8 @@ namespace d9d {
 
 std::int64_t LocalBox::numel() const { return c10::multiply_integers(sizes); }
 
-FlatRange chunk_range(std::int64_t size, std::int64_t index, std::int64_t num_parts) {
-  const std::int64_t chunk = divide_up(size, num_parts);
+FlatRange chunk_range(std::int64_t size, std::int64_t index, std::int64_t num_parts, std::int64_t unit) {
+  const std::int64_t chunk = divide_up(divide_up(size, unit), num_parts) * unit;
   return {.begin = std::min(index * chunk, size), .end = std::min((index + 1) * chunk, size)};
 }
 
@@ -27,8 +27,10 @@ LocalBox local_box(const std::vector<std::int64_t>& global_shape, const DeviceMe
     D9D_CHECK(shard->dim >= 0 && shard->dim < std::ssize(global_shape), ConfigError,
               "[core::layout] expected a dim in [0, ", global_shape.size(), ") to shard over axis '",
               mesh.axes()[axis].name, "', got ", shard->dim, ".");
+    D9D_CHECK(shard->unit > 0, ConfigError, "[core::layout] expected a positive unit of shards over axis '",
+              mesh.axes()[axis].name, "', got ", shard->unit, ".");
     const auto dim = static_cast<std::size_t>(shard->dim);
-    const FlatRange range = chunk_range(box.sizes[dim], coordinate[axis], mesh.axes()[axis].size);
+    const FlatRange range = chunk_range(box.sizes[dim], coordinate[axis], mesh.axes()[axis].size, shard->unit);
     box.start[dim] += range.begin;
     box.sizes[dim] = range.numel();
   }

@@ -5,8 +5,8 @@
 //   local_box({10, 8}, mesh, {Shard{0}});     // start {9, 0}, sizes {1, 8}: chunks of 3, 3, 3, 1
 //
 // Shards are cut as torch.chunk cuts: all parts have ceil(n / ranks) elements, except the last ones, which may be
-// shorter or empty. If several axes shard the same dim, the outermost axis cuts first and each further axis cuts the
-// resulting parts. FlatShard is applied last: it cuts the row-major flattening of the box that the shards leave. All
+// shorter or empty. Shards with a unit do the same with ceil(n / unit) units, of which the last may be shorter. If
+// several axes shard the same dim, the outermost axis cuts first and each further axis cuts the resulting parts. FlatShard is applied last: it cuts the row-major flattening of the box that the shards leave. All
 // axes with FlatShard count as one axis, the outermost slowest.
 #pragma once
 
@@ -36,7 +36,7 @@ struct FlatRange {
 };
 
 // The box of the rank at `coordinate`. Throws ConfigError unless there is one placement for each axis of the mesh, and
-// if a dim is not one of the shape's. Replicate, Partial and FlatShard cut nothing here.
+// if a dim is not one of the shape's or a unit is not positive. Replicate, Partial and FlatShard cut nothing here.
 [[nodiscard]] LocalBox local_box(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
                                  const Placements& placements, const std::vector<std::int64_t>& coordinate);
 [[nodiscard]] LocalBox local_box(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
@@ -55,7 +55,8 @@ struct FlatRange {
 [[nodiscard]] ElementRows element_rows(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
                                        const Placements& placements);
 
-// The elements of part `index` of `num_parts` along a dim of size `size`.
-[[nodiscard]] FlatRange chunk_range(std::int64_t size, std::int64_t index, std::int64_t num_parts);
+// The elements of part `index` of `num_parts` along a dim of size `size`, cut between units of `unit` elements.
+[[nodiscard]] FlatRange chunk_range(std::int64_t size, std::int64_t index, std::int64_t num_parts,
+                                    std::int64_t unit = 1);
 
 }  // namespace d9d

@@ -7,7 +7,10 @@ namespace {
 
 struct Describe {
   std::string operator()(const Replicate& /*placement*/) const { return "replicate"; }
-  std::string operator()(const Shard& placement) const { return cat("shard(", placement.dim, ")"); }
+  std::string operator()(const Shard& placement) const {
+    return placement.unit == 1 ? cat("shard(", placement.dim, ")")
+                               : cat("shard(", placement.dim, " in units of ", placement.unit, ")");
+  }
   std::string operator()(const Partial& placement) const { return cat("partial(", to_string(placement.op), ")"); }
   std::string operator()(const FlatShard& placement) const {
     return cat("flat_shard(", placement.offset_in_unit, " of ", placement.padded_numel, ")");

@@ -13,8 +13,9 @@ namespace d9d {
 struct Replicate {  // every rank of the axis holds the whole tensor
   bool operator==(const Replicate&) const = default;
 };
-struct Shard {  // split along a tensor dim, as evenly as torch.chunk
+struct Shard {  // split along a tensor dim between units of `unit` elements, as evenly as torch.chunk
   std::int64_t dim = 0;
+  std::int64_t unit = 1;  // such as the rows of a head
   bool operator==(const Shard&) const = default;
 };
 struct Partial {  // each rank holds a summand: the value is the reduction over the axis

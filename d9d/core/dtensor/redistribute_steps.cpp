@@ -161,6 +161,12 @@ bool is_cut(const Placement& placement) {
   return std::holds_alternative<Shard>(placement) || std::holds_alternative<FlatShard>(placement);
 }
 
+bool cut_one_dim(const Placement& one, const Placement& other) {
+  const auto* const a = std::get_if<Shard>(&one);
+  const auto* const b = std::get_if<Shard>(&other);
+  return a != nullptr && b != nullptr && a->dim == b->dim;
+}
+
 }  // namespace
 
 std::vector<std::vector<std::int64_t>> coordinates_along(const DeviceMesh& mesh, const std::vector<std::size_t>& axes) {
@@ -201,7 +207,7 @@ std::vector<std::size_t> travel_axes(const DeviceMesh& mesh, const Placements& f
       // A shard splits the part of its dim that the outer axes leave; a flat shard splits the box that all shards
       // leave.
       travels = travels || other == axis || std::holds_alternative<FlatShard>(here) ||
-                (other < axis && (before == here || after == here));
+                (other < axis && (cut_one_dim(before, here) || cut_one_dim(after, here)));
     }
     if (travels) result.push_back(axis);
   }

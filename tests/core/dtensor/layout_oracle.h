@@ -10,12 +10,20 @@
 
 namespace d9d::test {
 
-// Part `index` of torch.chunk(num_parts), which itself omits empty parts.
-[[nodiscard]] inline at::Tensor chunk_of(const at::Tensor& tensor, std::int64_t dim, std::int64_t index,
+// Part `index` of torch.chunk(num_parts) of the units of a shard. torch.chunk itself omits empty parts.
+[[nodiscard]] inline at::Tensor chunk_of(const at::Tensor& tensor, const Shard& shard, std::int64_t index,
                                          std::int64_t num_parts) {
-  if (tensor.size(dim) == 0) return tensor;
-  const std::vector<at::Tensor> chunks = tensor.chunk(num_parts, dim);
-  return index < std::ssize(chunks) ? chunks[static_cast<std::size_t>(index)] : tensor.narrow(dim, 0, 0);
+  const at::Tensor none = tensor.narrow(shard.dim, 0, 0);
+  if (tensor.size(shard.dim) == 0) return none;
+  const std::vector<at::Tensor> units = tensor.split(shard.unit, shard.dim);
+  const std::vector<at::Tensor> chunks = at::arange(std::ssize(units)).chunk(num_parts);
+  if (index >= std::ssize(chunks)) return none;
+  std::vector<at::Tensor> own;
+  const at::Tensor& chunk = chunks[static_cast<std::size_t>(index)];
+  for (std::int64_t i = 0; i < chunk.size(0); ++i) {
+    own.push_back(units[static_cast<std::size_t>(chunk[i].item<std::int64_t>())]);
+  }
+  return at::cat(own, shard.dim);
 }
 
 // The part of the rank at the coordinate of `mesh`. Partial cuts nothing: each summand is laid out like a value.
@@ -27,7 +35,7 @@ namespace d9d::test {
   for (std::size_t i = 0; i < placements.size(); ++i) {
     const std::int64_t size = mesh.axes()[i].size;
     if (const auto* const shard = std::get_if<Shard>(&placements[i])) {
-      local = chunk_of(local, shard->dim, mesh.coordinate()[i], size);
+      local = chunk_of(local, *shard, mesh.coordinate()[i], size);
     }
     if (const auto* const here = std::get_if<FlatShard>(&placements[i])) {
       flat = here;

@@ -69,7 +69,8 @@ Placements draw_placements(const std::vector<MeshAxis>& axes, const std::vector<
         placements.emplace_back(flat);
         break;
       default:
-        placements.emplace_back(shape.empty() ? Placement(flat) : Shard{draw(0, std::ssize(shape))});
+        placements.emplace_back(shape.empty() ? Placement(flat)
+                                              : Shard{.dim = draw(0, std::ssize(shape)), .unit = draw(1, 4)});
     }
   }
   return placements;

@@ -17,6 +17,7 @@
 namespace d9d::test::vocabulary_parallel_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr std::int64_t kHidden = 6;
@@ -228,11 +229,13 @@ TEST(VocabularyParallelErrors, Name_a_vocabulary_that_leaves_a_rank_without_rows
   const auto run = [] {
     run_ranks(RankBackend::kThreads, 4, [](World& world) {
       const DeviceMesh mesh = mesh_of(world, "tp");
-      const VocabularySplits vocabulary{.sizes = {{"a", 3}, {"b", 6}}, .order = {"a", "b"}};
+      const VocabularySplits vocabulary{.sizes = {{"a", 2}, {"b", 5}}, .order = {"a", "b"}};
       parallelize_tensor_parallel(*make_module<LanguageModellingHead>(vocabulary, kHidden), mesh);
     });
   };
-  EXPECT_THAT(message_of<ConfigError>(run), HasSubstr("each of 4 tensor-parallel ranks some rows"));
+  EXPECT_THAT(message_of<ConfigError>(run),
+              AllOf(HasSubstr("each of 4 tensor-parallel ranks some rows"), HasSubstr("splits of [2, 5] rows"),
+                    HasSubstr("Set mesh.tensor_parallel to 3")));
 }
 
 }  // namespace
