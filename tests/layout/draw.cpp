@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
+#include <utility>
 
 #include <rapidcheck.h>
 
@@ -61,6 +63,8 @@ LayoutJob draw_job() {
   job.dtype = one_in(8) ? at::kFloat : at::kDouble;
   job.is_mixed = job.dtype == at::kDouble && one_in(8);
   job.num_layers = number(1, 5);
+  using Heads = std::pair<std::int64_t, std::int64_t>;
+  std::tie(job.num_heads, job.num_key_heads) = any_of<Heads>({{4, 2}, {4, 2}, {6, 3}, {6, 2}, {5, 1}, {3, 3}});
   job.ties_embeddings = one_in(2);
   job.freezes_attention = one_in(5);
   job.calls_layers_twice = one_in(5);
@@ -123,7 +127,11 @@ DeviceMeshParameters draw_mesh(const LayoutJob& job, const Layout& pipeline) {
     layout.mesh.*degree = 2;
     return may_have(job, layout);
   };
-  if (may_be_with(&Mesh::tensor_parallel)) axes.insert(axes.begin() + 1, {&Mesh::tensor_parallel, {1, 2}});
+  if (may_be_with(&Mesh::tensor_parallel)) {
+    // Three divide no sequence, and masks number positions with their padding.
+    axes.insert(axes.begin() + 1, {&Mesh::tensor_parallel, has_dropout(job) ? std::vector<std::int64_t>{1, 2, 4}
+                                                                            : std::vector<std::int64_t>{1, 2, 3, 4}});
+  }
   if (may_be_with(&Mesh::context_parallel_shard)) {
     axes.push_back({&Mesh::context_parallel_shard, {1, 2, 4}});
     axes.push_back({&Mesh::context_parallel_replicate, {1, 2}});

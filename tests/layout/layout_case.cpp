@@ -293,6 +293,7 @@ class RankJob {
   PhaseOfRank& phase_;
   const RandomClockPtr clock_ = std::make_shared<RandomClock>();
   const Rows rows_ = {.positions = context_.mesh(MeshDomain::kBatch).slice({"cp"}),
+                      .num_slices = layout_.mesh.tensor_parallel,
                       .are_padded = layout_.pads,
                       .padding_is_data = mutation_ == Mutation::kPaddingCounted};
   std::vector<ModulePtr<LayoutModel>> models_;   // of the rank's stages

@@ -280,6 +280,8 @@ std::string source(const LayoutJob& job) {
       .part("own", source(job.own))
       .member("dtype", &LayoutJob::dtype)
       .member("num_layers", &LayoutJob::num_layers)
+      .member("num_heads", &LayoutJob::num_heads)
+      .member("num_key_heads", &LayoutJob::num_key_heads)
       .member("ties_embeddings", &LayoutJob::ties_embeddings)
       .member("freezes_attention", &LayoutJob::freezes_attention)
       .member("adapts", &LayoutJob::adapts)

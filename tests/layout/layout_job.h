@@ -80,6 +80,8 @@ struct LayoutJob {
   OwnLayers own = {};
   at::ScalarType dtype = at::kDouble;
   std::int64_t num_layers = 3;
+  std::int64_t num_heads = 4;      // of queries
+  std::int64_t num_key_heads = 2;  // of keys and values
   bool ties_embeddings = false;
   bool freezes_attention = false;  // attention of every second layer, and the embedding
   bool is_mixed = false;           // norms in fp32

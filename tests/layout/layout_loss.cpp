@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/ignore_index.h"
+#include "d9d/base/rounding.h"
 #include "d9d/loop/language_model/sequence_log_probs.h"
 #include "d9d/parallelism/context/parallelize_context_parallel.h"
 
@@ -89,17 +90,18 @@ PackedSequences boundaries_of(const std::vector<Sequence>& sequences) {
 
 Inputs make_inputs(const LayoutJob& job, std::int64_t number, std::int64_t which, const Rows& rows) {
   const bool is_one_row = job.has_short_sequences && !rows.are_padded;
+  const std::int64_t num_parts = rows.positions.num_ranks() * rows.num_slices;
+  const std::int64_t length = round_up(kLayoutSequence, num_parts);
   std::vector<Sequence> sequences;
   std::int64_t num_real = 0;
   for (std::int64_t i = 0; i < job.num_sequences; ++i) {
     sequences.push_back(make_sequence(job, number * job.num_sequences + i, which));
     num_real += sequences.back().ids.size(0);
-    if (!is_one_row) pad(sequences.back(), kLayoutSequence);
+    if (!is_one_row) pad(sequences.back(), length);
   }
   std::int64_t num_padding = 0;  // of one row: none is of nothing, and ranks that share it have equal parts
   if (is_one_row) {
-    const std::int64_t num_parts = rows.positions.num_ranks();
-    num_padding = std::max<std::int64_t>(1, (num_real + num_parts - 1) / num_parts) * num_parts - num_real;
+    num_padding = round_up(std::max<std::int64_t>(1, num_real), num_parts) - num_real;
     if (num_padding > 0) pad(sequences.back(), sequences.back().ids.size(0) + num_padding);
   }
   const auto here = [&](at::Tensor Sequence::*member) {
@@ -111,9 +113,9 @@ Inputs make_inputs(const LayoutJob& job, std::int64_t number, std::int64_t which
                 .labels = here(&Sequence::labels),
                 .mask = std::nullopt,
                 .positions = here(&Sequence::positions)};
-  if (job.pooling != Pooling::kAll || job.has_short_sequences) inputs.mask = here(&Sequence::mask);
+  const bool has_padding = num_padding > 0 || (!is_one_row && num_real < job.num_sequences * length);
+  if (job.pooling != Pooling::kAll || job.has_short_sequences || has_padding) inputs.mask = here(&Sequence::mask);
   if (job.packs || is_one_row) inputs.packed = boundaries_of(sequences);
-  const bool has_padding = job.has_short_sequences && (rows.are_padded || num_padding > 0);
   if (has_padding && !rows.padding_is_data) {
     inputs.real_positions = here(&Sequence::is_real).reshape({-1}).nonzero().squeeze(1);
   }

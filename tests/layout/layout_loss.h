@@ -18,6 +18,7 @@ struct LayoutLoss {
 // How a rank arranges what belongs to it.
 struct Rows {
   DeviceMesh positions = {};     // the ranks over which sequences are cut; this rank uses its part
+  std::int64_t num_slices = 1;   // ranks that cut this part further, each by itself
   bool are_padded = false;       // Layout::pads
   bool padding_is_data = false;  // a fault: microbatches do not say which positions are padding
 };

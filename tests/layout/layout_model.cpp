@@ -19,8 +19,8 @@ ModulePtr<PreNormDecoder> make_backbone(const LayoutJob& job, Checkpoints checkp
   const SmallDecoder sizes{.num_layers = job.num_layers,
                            .hidden_size = 16,
                            .intermediate_size = 13,  // not divisible by any number of ranks
-                           .num_attention_heads = 4,
-                           .num_key_value_heads = 2,
+                           .num_attention_heads = job.num_heads,
+                           .num_key_value_heads = job.num_key_heads,
                            .head_dim = 8,
                            .max_position_ids = kLayoutSequence,
                            .vocabulary_size = kLayoutVocabulary,

@@ -141,6 +141,7 @@ constexpr Description kDescriptions[] = {
     {Mutation::kTiedDropped, "tied_dropped", "the gradients of an embedding that two stages have are not summed"},
     {Mutation::kAdapterSeed, "adapter_seed", "the last rank draws its adapters from another seed"},
     {Mutation::kNormsOfPart, "norms_of_part", "magnitudes divide by norms of the columns that a rank has"},
+    {Mutation::kKeysUnsummed, "keys_unsummed", "gradients of keys that several ranks have are not summed"},
     {Mutation::kPreferenceOfPart, "preference_of_part", "preferences compare the positions that a rank has"},
     {Mutation::kBufferDropped, "buffer_dropped", "a layer's own buffer follows the activations of one rank"},
     {Mutation::kFreezingUnseen, "freezing_unseen", "a parameter that is frozen late is not seen"},
@@ -194,6 +195,7 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   }
   if (mutation == Mutation::kAdapterSeed) return job.adapts;
   if (mutation == Mutation::kNormsOfPart) return job.has_magnitudes && mesh.tensor_parallel > 1;
+  if (mutation == Mutation::kKeysUnsummed) return job.num_key_heads % mesh.tensor_parallel != 0 && !job.adapts;
   if (mutation == Mutation::kPreferenceOfPart) return job.prefers && has_context;
   if (mutation == Mutation::kMessageStale) return mesh.pipeline_parallel > 1;
   if (mutation == Mutation::kMessageRounded) return num_stages(layout) > 1 && !is_rounded_to_float(drawn);
@@ -217,14 +219,16 @@ std::shared_ptr<World> mutated(World& world, Mutation mutation, PhaseOfRank& pha
 }
 
 void mutate_placements(const Module& module, Mutation mutation) {
-  if (mutation != Mutation::kGradientPlacement) return;
+  if (mutation != Mutation::kGradientPlacement && mutation != Mutation::kKeysUnsummed) return;
   for (const auto& [name, parameter] : module.named_parameters()) {
     const auto& axes = parameter->mesh().axes();
+    if (mutation == Mutation::kKeysUnsummed && name.find("k_proj") == std::string::npos) continue;
     // Sums of sharded gradients were chosen when they were sharded.
     if (has_flat_shard(parameter->placements())) continue;
     for (std::size_t i = 0; i < axes.size(); ++i) {
       const bool is_partial = std::holds_alternative<Partial>(parameter->gradient_placements()[i]);
       if (!is_partial || axes[i].size == 1) continue;
+      if (mutation == Mutation::kKeysUnsummed && axes[i].name != "tp") continue;
       parameter->place(DeviceMesh(parameter->mesh()), axes[i].name, parameter->placements()[i], Replicate{});
       return;
     }

@@ -31,6 +31,7 @@ enum class Mutation : std::uint8_t {
   kTiedDropped,        // the gradients of an embedding that two stages have are not summed
   kAdapterSeed,        // the last rank draws its adapters from another seed
   kNormsOfPart,        // magnitudes divide by norms of the columns that a rank has
+  kKeysUnsummed,       // ranks do not sum gradients of keys and values that they have whole
   kPreferenceOfPart,   // preferences compare the positions that a rank has
   kBufferDropped,      // a layer's own buffer follows the activations of one rank
   kFreezingUnseen,     // a parameter that is frozen late is not seen

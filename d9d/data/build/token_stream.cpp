@@ -13,7 +13,6 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/philox.h"
-#include "d9d/base/rounding.h"
 #include "d9d/data/build/build_documents.h"
 #include "d9d/data/build/build_view.h"
 #include "d9d/data/build/text_format.h"
@@ -48,23 +47,17 @@ std::int64_t num_context_ranks(const DeviceMeshParameters& mesh) {
   return mesh.context_parallel_shard * mesh.context_parallel_replicate;
 }
 
-// Returns the number of ranks that share a sequence. The length of a sequence must be a multiple of this number.
+// Returns the number of ranks that share a sequence, which is padded to a multiple of this number.
 std::int64_t num_position_ranks(const DeviceMeshParameters& mesh) {
   return num_context_ranks(mesh) * mesh.tensor_parallel;
 }
 
-// Throws ConfigError if the ranks of the mesh cannot share packed sequences. Context-parallel ranks never can;
-// tensor-parallel ranks can if their number divides the length, since packed sequences are not padded to a multiple.
-void check_packed(const SequenceConfig& sequence, const DeviceMeshParameters& mesh) {
+// Throws ConfigError if the ranks of the mesh cannot share packed sequences: context-parallel ranks.
+void check_packed(const DeviceMeshParameters& mesh) {
   D9D_CHECK(num_context_ranks(mesh) == 1, ConfigError,
             "[data::build_token_stream] expected mesh.context_parallel_shard * context_parallel_replicate = 1 with the "
             "views \"packed\" and \"streamed\", got ",
             num_context_ranks(mesh), ". Choose the view \"documents\" or \"concatenated\", or another mesh.");
-  D9D_CHECK(sequence.sequence_length % mesh.tensor_parallel == 0, ConfigError,
-            "[data::build_token_stream] expected sequence_length in a multiple of mesh.tensor_parallel = ",
-            mesh.tensor_parallel,
-            " with the views \"packed\" and \"streamed\", got sequence_length = ", sequence.sequence_length,
-            ". Set it to ", round_up(sequence.sequence_length, mesh.tensor_parallel), ".");
 }
 
 void check_length(const SequenceConfig& sequence, const Job& job) {
@@ -74,7 +67,7 @@ void check_length(const SequenceConfig& sequence, const Job& job) {
             ", got sequence_length = ", sequence.sequence_length, ". Change one of the two.");
   const bool is_packed = std::holds_alternative<PackedViewConfig>(sequence.view) ||
                          std::holds_alternative<StreamedViewConfig>(sequence.view);
-  if (is_packed) check_packed(sequence, job.options.mesh);
+  if (is_packed) check_packed(job.options.mesh);
 }
 
 // Returns whether the source has tokens, such as prompts, that are only inputs and not predicted.
@@ -269,7 +262,7 @@ std::function<TokenBatch(TokenBatch)> pinning(const AutoDataConfig& loader) {
 std::function<TokenBatch(std::span<const TokenSample>)> collating(const DeviceMeshParameters& mesh) {
   return [multiple = num_position_ranks(mesh)](std::span<const TokenSample> samples) {
     return samples.front().packed_lengths.empty() ? collate_padded_to_multiple(samples, multiple)
-                                                  : collate_fixed(samples);
+                                                  : collate_fixed_to_multiple(samples, multiple);
   };
 }
 
@@ -305,6 +298,7 @@ std::unique_ptr<PackStream<TokenBatch>> build_streamed(const SourceConfig& confi
                                                          .tokens_per_step = view.tokens_per_step,
                                                          .global_batch_size = job.loader.global_batch_size,
                                                          .microbatch_size = job.loader.microbatch_size,
+                                                         .length_multiple = num_position_ranks(job.options.mesh),
                                                          .rank = stream.rank,
                                                          .mode = job.loader.shard_indexing_mode,
                                                          .num_workers = job.loader.num_workers,

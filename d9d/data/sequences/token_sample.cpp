@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/rounding.h"
 #include "d9d/data/sequences/padding.h"
 
 namespace d9d {
@@ -53,6 +54,17 @@ PackedSequences boundaries_of(std::span<const TokenSample> samples) {
   return {.cu_seqlens = at::tensor(ends, at::kInt), .max_length = max_length};
 }
 
+// Adds padding at the end.
+void lengthen(TokenSample& sample, std::int64_t length) {
+  const std::int64_t added = length - sample.input_ids.size(0);
+  if (added == 0) return;
+  sample.input_ids = at::constant_pad_nd(sample.input_ids, {0, added}, 0);
+  sample.labels = at::constant_pad_nd(sample.labels, {0, added}, kIgnoreIndex);
+  sample.position_ids = at::constant_pad_nd(sample.position_ids, {0, added}, 0);
+  if (!sample.packed_lengths.empty()) sample.packed_lengths.push_back(added);
+  sample.num_padding += added;
+}
+
 }  // namespace
 
 TokenSample next_token_sample(const at::Tensor& tokens) {
@@ -77,6 +89,12 @@ TokenBatch collate_fixed(std::span<const TokenSample> samples) {
   TokenBatch batch = stack(samples, 1);
   if (!samples.front().packed_lengths.empty()) batch.packed = boundaries_of(samples);
   return batch;
+}
+
+TokenBatch collate_fixed_to_multiple(std::span<const TokenSample> samples, std::int64_t multiple) {
+  std::vector<TokenSample> padded(samples.begin(), samples.end());
+  for (TokenSample& sample : padded) lengthen(sample, round_up(sample.input_ids.size(0), multiple));
+  return collate_fixed(padded);
 }
 
 void make_padding(TokenSample& sample) {

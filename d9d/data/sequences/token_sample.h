@@ -64,6 +64,9 @@ void make_padding(TokenSample& sample);
 // Stacks sequences of equal length; if they are packed, the batch gets their document boundaries (TokenBatch::packed).
 // Throws ConfigError if there is no sample, if lengths differ, or if only some are packed.
 [[nodiscard]] TokenBatch collate_fixed(std::span<const TokenSample> samples);
+// The same with each sequence padded at its end to a multiple of `multiple` positions, so that `multiple` ranks can
+// share it. The padding of a packed sequence is a document.
+[[nodiscard]] TokenBatch collate_fixed_to_multiple(std::span<const TokenSample> samples, std::int64_t multiple);
 
 // Stacks sequences of any lengths, padded on the right to the longest (at least one position) with input 0, label
 // kIgnoreIndex and position 0. Causal attention and ignored labels make an attention mask unnecessary; `lengths` says

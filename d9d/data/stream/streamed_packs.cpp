@@ -156,7 +156,8 @@ std::optional<std::vector<TokenBatch>> StreamedPacks::next() {
   std::vector<TokenBatch> pack;
   const std::span<const TokenSample> all(own);
   for (std::size_t i = 0; i < own.size(); i += static_cast<std::size_t>(options_.microbatch_size)) {
-    TokenBatch batch = collate_fixed(all.subspan(i, static_cast<std::size_t>(options_.microbatch_size)));
+    TokenBatch batch = collate_fixed_to_multiple(all.subspan(i, static_cast<std::size_t>(options_.microbatch_size)),
+                                                 options_.length_multiple);
     pack.push_back(options_.on_batch ? options_.on_batch(std::move(batch)) : std::move(batch));
   }
   position_ = position;

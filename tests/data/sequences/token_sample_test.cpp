@@ -40,6 +40,16 @@ TEST(CollateFixed, Rejects_sequences_of_different_lengths) {
       ConfigError);
 }
 
+TEST(CollateFixed, To_a_multiple_has_room_for_all_ranks_that_share_a_sequence) {
+  TokenSample packed = next_token_sample(at::arange(6, at::kLong));
+  packed.packed_lengths = {3, 2};
+  const TokenBatch batch = collate_fixed_to_multiple(std::vector{packed, packed}, 4);
+  EXPECT_TRUE(at::equal(batch.input_ids[1], at::tensor({0, 1, 2, 3, 4, 0, 0, 0}, at::kLong)));
+  EXPECT_TRUE(at::equal(batch.labels[0], at::tensor({1, 2, 3, 4, 5, -100, -100, -100}, at::kLong)));
+  EXPECT_TRUE(at::equal(batch.packed.value().cu_seqlens, at::tensor({0, 3, 5, 8, 11, 13, 16}, at::kInt)));
+  EXPECT_EQ(batch.lengths, (std::vector<std::int64_t>{5, 5}));
+}
+
 TEST(CollatePadded, Fills_the_right_with_input_0_ignored_labels_and_position_0) {
   const TokenBatch batch =
       collate_padded(std::vector{next_token_sample(tokens({1, 2})), next_token_sample(tokens({3, 4, 5, 6}))});
