@@ -1,7 +1,8 @@
 #include "d9d/blocks/regularization/dropout.h"
 
 #include <algorithm>
-#include <ranges>
+#include <map>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -28,18 +29,31 @@ void Dropout::add_cut(const TensorCut& cut) {
   if (std::ranges::find(cuts_, cut) == cuts_.end()) cuts_.push_back(cut);
 }
 
-ElementWindow Dropout::window_of(const at::Tensor& x) const {
-  ElementWindow window = whole_window(x);
-  for (const TensorCut& cut : std::views::reverse(cuts_)) {
-    if (!cut.dim) continue;
-    D9D_CHECK(*cut.dim >= 0 && *cut.dim < x.dim(), ConfigError, "[blocks::dropout] expected ", canonical_name(),
-              " to get a tensor with dim ", *cut.dim, ", which is cut over ", cut.ranks.num_ranks(), " ranks, got ",
-              x.sizes(), ". Call it with [B, S, ...], or add the cut that its tensors have.");
-    const auto dim = static_cast<std::size_t>(*cut.dim);
-    window.start[dim] += cut.ranks.index() * window.global_shape[dim];
-    window.global_shape[dim] *= cut.ranks.num_ranks();
+std::vector<Dropout::Part> Dropout::parts_of(const at::Tensor& mask) const {
+  std::map<std::int64_t, PositionCut> cut_of_dim;
+  for (const auto& [ranks, dim] : cuts_) {
+    if (!dim) continue;
+    D9D_CHECK(*dim >= 0 && *dim < mask.dim(), ConfigError, "[blocks::dropout] expected ", canonical_name(),
+              " to get a tensor with dim ", *dim, ", which is cut over ", ranks.num_ranks(), " ranks, got ",
+              mask.sizes(), ". Call it with [B, S, ...], or add the cut that its tensors have.");
+    cut_of_dim[*dim] = cut_of_dim[*dim].then(ranks);
   }
-  return window;
+  std::vector<Part> parts = {{.mask = mask, .window = whole_window(mask)}};
+  for (const auto& [dim, cut] : cut_of_dim) {
+    const std::int64_t length = mask.size(dim) * cut.num_ranks();
+    std::vector<Part> smaller;
+    for (const Part& part : parts) {
+      std::int64_t first = 0;
+      for (const FlatRange& range : cut.ranges(length)) {
+        smaller.push_back({.mask = part.mask.narrow(dim, first, range.numel()), .window = part.window});
+        smaller.back().window.global_shape[static_cast<std::size_t>(dim)] = length;
+        smaller.back().window.start[static_cast<std::size_t>(dim)] = range.begin;
+        first += range.numel();
+      }
+    }
+    parts = std::move(smaller);
+  }
+  return parts;
 }
 
 // Without cuts the ranks of a microbatch would drop the same elements of their different parts.
@@ -67,7 +81,7 @@ at::Tensor Dropout::forward(const at::Tensor& x) const {
   if (!is_training() || probability == 0.0) return x;
   const RandomStream stream = replayed([this] { return next_stream(); });
   const at::Tensor mask = at::empty(x.sizes(), x.options().dtype(at::kBool));
-  fill_bernoulli(mask, window_of(mask), stream, 1.0 - probability);
+  for (const auto& [part, window] : parts_of(mask)) fill_bernoulli(part, window, stream, 1.0 - probability);
   return x * mask / (1.0 - probability);
 }
 

@@ -13,15 +13,14 @@
 #include <optional>
 #include <vector>
 
-#include "d9d/core/mesh/device_mesh.h"
+#include "d9d/core/dtensor/position_cut.h"
 #include "d9d/modules/module.h"
 
 namespace d9d {
 
-// Which part of a tensor each of several ranks holds: equal parts along `dim` in the order of the ranks, or the whole
-// tensor if `dim` is none.
+// Which part of a tensor each of several ranks holds: that of a cut of `dim`, or the whole tensor if `dim` is none.
 struct TensorCut {
-  DeviceMesh ranks;
+  PositionCut ranks;
   std::optional<std::int64_t> dim = std::nullopt;
   bool operator==(const TensorCut&) const = default;
 };
@@ -43,7 +42,12 @@ class Dropout : public Module {
   const double probability;
 
  private:
-  [[nodiscard]] ElementWindow window_of(const at::Tensor& x) const;
+  // A part of the mask, and where it is in the whole one.
+  struct Part {
+    at::Tensor mask;
+    ElementWindow window;
+  };
+  [[nodiscard]] std::vector<Part> parts_of(const at::Tensor& mask) const;
   [[nodiscard]] RandomStream next_stream() const;
   void check_cuts(const RandomClock& clock) const;
 

@@ -113,21 +113,25 @@ TokenBatch collate_padded_to_multiple(std::span<const TokenSample> samples, std:
   return stack(samples, multiple);
 }
 
-std::optional<at::Tensor> real_positions(const TokenBatch& batch, std::int64_t first, std::int64_t count,
+std::optional<at::Tensor> real_positions(const TokenBatch& batch, const std::vector<FlatRange>& ranges,
                                          at::Device device) {
   if (batch.lengths.empty()) return std::nullopt;
   D9D_CHECK(std::ssize(batch.lengths) == batch.input_ids.size(0), ConfigError,
             "[data::TokenBatch] expected a length for each of ", batch.input_ids.size(0), " sequences, got ",
             batch.lengths.size(), ". Leave `lengths` empty if there is no padding.");
   const at::TensorOptions options = at::TensorOptions(at::kLong).device(device);
-  std::vector<at::Tensor> of_sequences;
+  std::vector<at::Tensor> of_ranges;
+  std::int64_t first = 0;  // index of the range's first position
   std::int64_t num_padding = 0;
-  for (std::int64_t row = 0; row < std::ssize(batch.lengths); ++row) {
-    const std::int64_t length = std::clamp<std::int64_t>(batch.lengths[row] - first, 0, count);
-    of_sequences.push_back(at::arange(row * count, row * count + length, options));
-    num_padding += count - length;
+  for (const std::int64_t length : batch.lengths) {
+    for (const FlatRange& range : ranges) {
+      const std::int64_t count = std::clamp<std::int64_t>(length - range.begin, 0, range.numel());
+      of_ranges.push_back(at::arange(first, first + count, options));
+      first += range.numel();
+      num_padding += range.numel() - count;
+    }
   }
-  return num_padding > 0 ? std::optional(at::cat(of_sequences)) : std::nullopt;
+  return num_padding > 0 ? std::optional(at::cat(of_ranges)) : std::nullopt;
 }
 
 }  // namespace d9d

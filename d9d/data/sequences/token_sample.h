@@ -14,6 +14,7 @@
 
 #include "d9d/base/ignore_index.h"
 #include "d9d/base/record.h"
+#include "d9d/core/dtensor/layout.h"
 #include "d9d/core/packed_sequences/packed_sequences.h"
 
 namespace d9d {
@@ -76,10 +77,10 @@ void make_padding(TokenSample& sample);
 // sequence.
 [[nodiscard]] TokenBatch collate_padded_to_multiple(std::span<const TokenSample> samples, std::int64_t multiple);
 
-// Returns which of the positions [first, first + count) of each sequence are data and not padding: their flat indices
-// in a [B, count] tensor, ascending, as [n] int64 on `device`. nullopt: all are data. Does not synchronise with the
-// device.
-[[nodiscard]] std::optional<at::Tensor> real_positions(const TokenBatch& batch, std::int64_t first, std::int64_t count,
+// Returns which positions in `ranges` of each sequence, such as those of a rank (PositionCut), are data and not padding:
+// their flat indices in a [B, number of positions in the ranges] tensor, ascending, as [n] int64 on `device`. nullopt:
+// all are data. Does not synchronise with the device.
+[[nodiscard]] std::optional<at::Tensor> real_positions(const TokenBatch& batch, const std::vector<FlatRange>& ranges,
                                                        at::Device device);
 
 }  // namespace d9d

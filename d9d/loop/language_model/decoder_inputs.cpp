@@ -10,12 +10,11 @@
 
 namespace d9d {
 
-DecoderInputs decoder_inputs(const TokenBatch& batch, const DeviceMesh& positions,
+DecoderInputs decoder_inputs(const TokenBatch& batch, const PositionCut& positions,
                              const LanguageModelTaskOptions& options) {
   const auto here = [&](const at::Tensor& x) { return context_parallel_shard(x, /*dim=*/1, positions); };
   const at::Tensor ids = here(batch.input_ids);
-  const std::int64_t length = ids.size(1);
-  std::optional<at::Tensor> real = real_positions(batch, positions.index() * length, length, ids.device());
+  std::optional<at::Tensor> real = real_positions(batch, positions.ranges(batch.input_ids.size(1)), ids.device());
   const std::int64_t num_tokens = real ? real->size(0) : ids.numel();
   if (!options.tells_padding) real.reset();
   D9D_CHECK(!batch.packed || positions.num_ranks() == 1, ConfigError,

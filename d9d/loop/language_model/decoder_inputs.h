@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "d9d/core/mesh/device_mesh.h"
+#include "d9d/core/dtensor/position_cut.h"
 #include "d9d/data/sequences/token_sample.h"
 #include "d9d/models/decoder/decoder_with_head.h"
 
@@ -26,9 +26,9 @@ struct DecoderInputs {
   std::int64_t num_tokens = 0;        // positions without padding
 };
 
-// Local. positions: the ranks that share a sequence (axis "cp"). Throws ConfigError for packed sequences that several
+// Local. positions: of the ranks that share a sequence (axis "cp"). Throws ConfigError for packed sequences that several
 // ranks would share.
-[[nodiscard]] DecoderInputs decoder_inputs(const TokenBatch& batch, const DeviceMesh& positions,
+[[nodiscard]] DecoderInputs decoder_inputs(const TokenBatch& batch, const PositionCut& positions,
                                            const LanguageModelTaskOptions& options);
 
 }  // namespace d9d

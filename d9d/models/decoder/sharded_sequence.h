@@ -11,7 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "d9d/core/mesh/device_mesh.h"
+#include "d9d/core/dtensor/position_cut.h"
 #include "d9d/models/decoder/decoder_with_head.h"
 #include "d9d/models/decoder/sequence.h"
 
@@ -31,9 +31,8 @@ class ShardedSequence {
   [[nodiscard]] at::Tensor last_logits(const DecoderForCausalLM& model, const at::Tensor& hidden_states) const;
 
  private:
-  std::int64_t length_;
-  std::int64_t shard_;    // positions of a rank
-  DeviceMesh positions_;  // the axis cp
+  DeviceMesh context_ranks_;  // the axis cp
+  PositionCut::Place last_;   // of the last position
   SequenceInput input_;
   SequenceShared shared_;
 };

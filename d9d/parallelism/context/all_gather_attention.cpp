@@ -10,6 +10,7 @@ namespace d9d {
 namespace {
 
 constexpr std::int64_t kHeads = 2;
+constexpr std::int64_t kMaskQueries = 2;  // of [B, Hq, S / W, S]
 
 }  // namespace
 
@@ -17,13 +18,25 @@ at::Tensor AllGatherAttentionContext::attend(const AttentionCore& core, const ke
                                              const kernels::SdpaOptions& options) const {
   D9D_CHECK(!inputs.packed, ConfigError,
             "[parallelism::context] expected no packed sequences, got some. Pack without context parallelism.");
-  const CommunicatorPtr communicator = ranks_.lane_communicator();
-  const at::Tensor both = all_gather_along(at::cat({inputs.key, inputs.value}, kHeads), kPositions, communicator);
-  const std::vector<at::Tensor> parts = both.chunk(2, kHeads);
-  kernels::SdpaOptions here = options;
-  here.first_query = options.first_query + communicator->rank() * inputs.query.size(kPositions);
-  return core({.query = inputs.query, .key = parts[0], .value = parts[1], .mask = inputs.mask, .sinks = inputs.sinks},
-              here);
+  const at::Tensor gathered =
+      all_gather_along(at::cat({inputs.key, inputs.value}, kHeads), kPositions, positions_.ranks().lane_communicator());
+  const std::vector<at::Tensor> both = positions_.in_order(gathered, kPositions).chunk(2, kHeads);
+  std::vector<at::Tensor> outputs;
+  std::int64_t first = 0;
+  for (const FlatRange& range : positions_.ranges(gathered.size(kPositions))) {
+    kernels::SdpaOptions here = options;
+    here.first_query = options.first_query + range.begin;
+    kernels::SdpaInputs own{.query = inputs.query.narrow(kPositions, first, range.numel()),
+                            .key = both[0],
+                            .value = both[1],
+                            .mask = inputs.mask,
+                            .sinks = inputs.sinks};
+    const bool is_of_queries = inputs.mask && inputs.mask->size(kMaskQueries) > 1;  // not broadcast over them
+    if (is_of_queries) own.mask = inputs.mask->narrow(kMaskQueries, first, range.numel());
+    outputs.push_back(core(own, here));
+    first += range.numel();
+  }
+  return outputs.size() == 1 ? outputs.front() : at::cat(outputs, kPositions);
 }
 
 }  // namespace d9d

@@ -3,22 +3,22 @@
 #pragma once
 
 #include "d9d/blocks/attention/attention_context.h"
-#include "d9d/core/mesh/device_mesh.h"
+#include "d9d/core/dtensor/position_cut.h"
 
 namespace d9d {
 
-// Rank r of the group has positions [r * S / W, (r + 1) * S / W), as context_parallel_shard() splits them. Causality,
-// windows, sinks and masks work as on one rank. attend() is collective: it runs one all_gather in forward and one
-// reduce_scatter in backward. With causality later ranks see more keys and do more work. Packed sequences throw
-// ConfigError.
+// Each rank has its positions of the cut, as context_parallel_shard() splits them. Causality, windows, sinks and masks
+// work as on one rank. attend() is collective: it runs one all_gather in forward and one reduce_scatter in backward,
+// and calls the core once for each range of positions of this rank. With causality ranks with later positions see more
+// keys and do more work. Packed sequences throw ConfigError.
 class AllGatherAttentionContext final : public AttentionContext {
  public:
-  explicit AllGatherAttentionContext(DeviceMesh ranks) : ranks_(std::move(ranks)) {}  // one axis
+  explicit AllGatherAttentionContext(PositionCut positions) : positions_(std::move(positions)) {}  // over one axis
   [[nodiscard]] at::Tensor attend(const AttentionCore& core, const kernels::SdpaInputs& inputs,
                                   const kernels::SdpaOptions& options) const override;
 
  private:
-  DeviceMesh ranks_;
+  PositionCut positions_;
 };
 
 }  // namespace d9d

@@ -12,30 +12,28 @@
 
 namespace d9d {
 
-void parallelize_context_parallel(Module& module, const DeviceMesh& ranks) {
-  const auto context = std::make_shared<AllGatherAttentionContext>(ranks);
+void parallelize_context_parallel(Module& module, const PositionCut& positions) {
+  const auto context = std::make_shared<AllGatherAttentionContext>(positions);
   module.for_each_module([&](const std::string& name, Module& each) {
     const bool pools =
         dynamic_cast<ClassificationHead*>(&each) != nullptr || dynamic_cast<EmbeddingHead*>(&each) != nullptr;
-    D9D_CHECK(!pools, ConfigError, "[parallelism::context] context parallelism over ", ranks.num_ranks(),
+    D9D_CHECK(!pools, ConfigError, "[parallelism::context] context parallelism over ", positions.num_ranks(),
               " ranks is not built in this version for classification and embedding heads",
               name.empty() ? "" : ", such as ", name,
               ": they pool positions that other ranks have. Set mesh.context_parallel_shard and "
               "mesh.context_parallel_replicate to 1.");
-    if (auto* const dropout = dynamic_cast<Dropout*>(&each)) dropout->add_cut({.ranks = ranks, .dim = kPositions});
+    if (auto* const dropout = dynamic_cast<Dropout*>(&each)) dropout->add_cut({.ranks = positions, .dim = kPositions});
     if (auto* const core = dynamic_cast<Sdpa*>(&each)) core->set_attention_context(context);
   });
 }
 
-at::Tensor context_parallel_shard(const at::Tensor& x, std::int64_t dim, const DeviceMesh& ranks) {
-  const std::int64_t num_ranks = ranks.num_ranks();
-  if (num_ranks == 1) return x;
-  D9D_CHECK(x.size(dim) % num_ranks == 0, ConfigError,
-            "[parallelism::context] expected a sequence in a multiple of the context-parallel ranks = ", num_ranks,
-            ", got ", x.size(dim), " positions in dim ", dim, " of ", x.sizes(), ", a remainder of ",
-            x.size(dim) % num_ranks, ". Choose such a sequence length, or pad.");
-  const std::int64_t size = x.size(dim) / num_ranks;
-  return x.narrow(dim, ranks.index() * size, size);
+at::Tensor context_parallel_shard(const at::Tensor& x, std::int64_t dim, const PositionCut& positions) {
+  const std::int64_t divisor = positions.divisor();
+  D9D_CHECK(x.size(dim) % divisor == 0, ConfigError, "[parallelism::context] expected a sequence in a multiple of ",
+            divisor, " for the ", positions.num_ranks(), " context-parallel ranks, got ", x.size(dim),
+            " positions in dim ", dim, " of ", x.sizes(), ", a remainder of ", x.size(dim) % divisor,
+            ". Choose such a sequence length, or pad.");
+  return positions.part_of(x, dim);
 }
 
 }  // namespace d9d

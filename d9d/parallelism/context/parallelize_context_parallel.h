@@ -12,19 +12,18 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "d9d/core/mesh/device_mesh.h"
+#include "d9d/core/dtensor/position_cut.h"
 #include "d9d/modules/module.h"
 
 namespace d9d {
 
-// Local. Makes every attention core in `module` gather keys and values over `ranks`, which has one axis, and every
-// Dropout draw the mask of this rank's positions, dim 1 of its input. Throws ConfigError for a classification or
+// Local. Makes every attention core in `module` gather keys and values over the ranks of `positions`, of one axis, and
+// every Dropout draw the mask of this rank's positions, dim 1 of its input. Throws ConfigError for a classification or
 // embedding head. Call it before parallelize_tensor_parallel(), which shards positions further.
-void parallelize_context_parallel(Module& module, const DeviceMesh& ranks);
+void parallelize_context_parallel(Module& module, const PositionCut& positions);
 
-// Local. This rank's positions of x, which is the same on all ranks: a view of part r of W equal parts of `dim`, or x
-// itself if there is one rank. Throws ConfigError unless the size of `dim` is a multiple of W. Negative dims count from
-// the end.
-[[nodiscard]] at::Tensor context_parallel_shard(const at::Tensor& x, std::int64_t dim, const DeviceMesh& ranks);
+// Local. This rank's positions of x, which is the same on all ranks, or x itself if there is one rank. Throws
+// ConfigError unless the size of `dim` is a multiple of positions.divisor(). Negative dims count from the end.
+[[nodiscard]] at::Tensor context_parallel_shard(const at::Tensor& x, std::int64_t dim, const PositionCut& positions);
 
 }  // namespace d9d

@@ -149,6 +149,19 @@ TEST(Dropout, Draws_for_its_part_of_a_tensor_that_ranks_share) {
   }
 }
 
+TEST(Dropout, Draws_for_chunks_of_a_tensor_that_ranks_share) {
+  const auto mask_of_whole = make_network()->first(at::ones({4, 24, 6}, at::kDouble));
+  for (std::int64_t rank = 0; rank < 4; ++rank) {
+    const DeviceMesh mesh("batch", {{"cp", 2}, {"tp", 2}}, test::lone_rank(rank, 4));
+    const PositionCut chunks(mesh.slice({"cp"}), {{0, 3}, {1, 2}});
+    const auto network = make_network();
+    network->first->add_cut({.ranks = chunks, .dim = 1});
+    network->first->add_cut({.ranks = mesh.slice({"tp"}), .dim = 1});
+    const at::Tensor expected = chunks.then(mesh.slice({"tp"})).part_of(mask_of_whole, 1);
+    EXPECT_TRUE(at::equal(network->first(at::ones(expected.sizes(), at::kDouble)), expected)) << rank;
+  }
+}
+
 TEST(Dropout, Refuses_ranks_of_a_microbatch_that_it_was_not_told_of) {
   const DeviceMesh mesh("batch", {{"cp", 2}, {"tp", 2}}, test::lone_rank(1, 4));
   const auto network = make_network();

@@ -90,23 +90,22 @@ TEST(TokenSample, Becomes_padding_that_has_neither_labels_nor_data) {
 TEST(RealPositions, Are_those_before_the_ends_in_any_part_of_the_sequences) {
   const TokenBatch batch{
       .input_ids = at::zeros({3, 8}, at::kLong), .labels = {}, .position_ids = {}, .lengths = {8, 3, 0}};
-  const auto of = [&](std::int64_t first, std::int64_t count) {
-    return *real_positions(batch, first, count, at::kCPU);
-  };
-  EXPECT_TRUE(of(0, 8).equal(tokens({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10})));
-  EXPECT_TRUE(of(0, 4).equal(tokens({0, 1, 2, 3, 4, 5, 6})));
-  EXPECT_TRUE(of(2, 2).equal(tokens({0, 1, 2})));
-  EXPECT_TRUE(of(4, 4).equal(tokens({0, 1, 2, 3})));
+  const auto of = [&](const std::vector<FlatRange>& ranges) { return *real_positions(batch, ranges, at::kCPU); };
+  EXPECT_TRUE(of({{0, 8}}).equal(tokens({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10})));
+  EXPECT_TRUE(of({{0, 4}}).equal(tokens({0, 1, 2, 3, 4, 5, 6})));
+  EXPECT_TRUE(of({{2, 4}}).equal(tokens({0, 1, 2})));
+  EXPECT_TRUE(of({{4, 8}}).equal(tokens({0, 1, 2, 3})));
+  EXPECT_TRUE(of({{0, 2}, {6, 8}}).equal(tokens({0, 1, 2, 3, 4, 5})));
 }
 
 TEST(RealPositions, Are_none_where_all_are_data) {
   TokenBatch batch{.input_ids = at::zeros({2, 8}, at::kLong), .labels = {}, .position_ids = {}};
-  EXPECT_FALSE(real_positions(batch, 0, 8, at::kCPU).has_value());
+  EXPECT_FALSE(real_positions(batch, {{0, 8}}, at::kCPU).has_value());
   batch.lengths = {8, 5};
-  EXPECT_FALSE(real_positions(batch, 0, 4, at::kCPU).has_value());
-  EXPECT_EQ(real_positions(batch, 4, 4, at::kCPU)->size(0), 5);
+  EXPECT_FALSE(real_positions(batch, {{0, 4}}, at::kCPU).has_value());
+  EXPECT_EQ(real_positions(batch, {{4, 8}}, at::kCPU)->size(0), 5);
   batch.lengths = {8};
-  EXPECT_THROW((void)real_positions(batch, 0, 8, at::kCPU), ConfigError);
+  EXPECT_THROW((void)real_positions(batch, {{0, 8}}, at::kCPU), ConfigError);
 }
 
 TEST(CollatePadded, Rejects_an_empty_batch) { EXPECT_THROW((void)collate_padded({}), ConfigError); }

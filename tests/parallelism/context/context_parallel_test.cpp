@@ -39,33 +39,35 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"window_both_ways", {.window_left = 3, .window_right = 2}, false}),
     [](const auto& each) { return each.param.name; });
 
+using Chunks = std::vector<std::vector<std::int64_t>>;
+
 TEST_P(ContextParallelAttention, Equals_one_rank) {
-  for (const std::int64_t num_ranks : {2, 3}) {
-    run_ranks(RankBackend::kThreads, num_ranks, [](World& world) {
-      const DeviceMesh mesh = mesh_of(world, "cp");
+  for (const Chunks& chunks : {Chunks{{0}, {1}}, Chunks{{0}, {1}, {2}}, Chunks{{0, 3}, {1, 2}}}) {
+    run_ranks(RankBackend::kThreads, std::ssize(chunks), [&](World& world) {
+      const PositionCut positions(mesh_of(world, "cp"), chunks);
       const auto one = initialized(make_module<Sdpa>(GetParam().parameters));
       const auto cut = initialized(make_module<Sdpa>(GetParam().parameters));
-      parallelize_context_parallel(*cut, mesh);
+      parallelize_context_parallel(*cut, positions);
       const at::Tensor q = values({2, kSequence, 4, 8}, 1).requires_grad_();
       const at::Tensor k = values({2, kSequence, 2, 8}, 2).requires_grad_();
       const at::Tensor v = values({2, kSequence, 2, 8}, 3).requires_grad_();
       const auto here = [&](const at::Tensor& x) {
-        return context_parallel_shard(x.detach(), 1, mesh).clone().requires_grad_();
+        return context_parallel_shard(x.detach(), 1, positions).clone().requires_grad_();
       };
       const at::Tensor own_q = here(q), own_k = here(k), own_v = here(v);
       std::optional<at::Tensor> mask, own_mask;
       if (GetParam().has_mask) {
         mask = values({2, 1, kSequence, kSequence}, 4).gt(-0.5);
-        own_mask = context_parallel_shard(*mask, 2, mesh);
+        own_mask = context_parallel_shard(*mask, 2, positions);
       }
       const kernels::SdpaOptions options{.causal = GetParam().is_causal};
       const at::Tensor expected = one->forward({.query = q, .key = k, .value = v, .mask = mask}, options);
       const at::Tensor output = cut->forward({.query = own_q, .key = own_k, .value = own_v, .mask = own_mask}, options);
       const at::Tensor grad = values(expected.sizes(), 5);
       (expected * grad).sum().backward();
-      (output * context_parallel_shard(grad, 1, mesh)).sum().backward();
+      (output * context_parallel_shard(grad, 1, positions)).sum().backward();
       const auto expect = [&](const char* name, const at::Tensor& actual, const at::Tensor& whole) {
-        expect_close(name, actual, context_parallel_shard(whole, 1, mesh), tolerance("fp64"));
+        expect_close(name, actual, context_parallel_shard(whole, 1, positions), tolerance("fp64"));
       };
       expect("output", output, expected);
       expect("query", own_q.grad(), q.grad());
@@ -89,7 +91,8 @@ TEST(ContextParallelShard, Names_a_sequence_that_the_ranks_do_not_divide) {
                   (void)context_parallel_shard(at::zeros({2, 7}), 1, mesh_of(world, "cp"));
                 });
               }),
-              HasSubstr("context-parallel ranks = 2, got 7 positions in dim 1 of [2, 7], a remainder of 1"));
+              HasSubstr("a multiple of 2 for the 2 context-parallel ranks, got 7 positions in dim 1 of [2, 7], a "
+                        "remainder of 1"));
 }
 
 TEST(ContextParallel, Tells_dropout_which_positions_it_has) {
