@@ -7,7 +7,7 @@ import json
 import jsonschema
 from program_job import REPOSITORY, ProgramTest, main
 
-PROGRAMS = {"colocated_rl": "colocated_rl", "custom_model": "custom_model",
+PROGRAMS = {"colocated_rl": "colocated_rl", "custom_decoder": "custom_decoder", "custom_model": "custom_model",
             "custom_optimizer": "custom_optimizer",
             "dpo": "dpo", "finetune": "finetune", "finetune_classification": "finetune_classification",
             "qwen3_dense/pretrain": "qwen3_dense_pretrain", "qwen3_moe/pretrain": "qwen3_moe_pretrain",
