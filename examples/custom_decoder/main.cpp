@@ -12,6 +12,7 @@
 #include "d9d/loop/language_model/auto_providers.h"
 #include "d9d/loop/language_model/language_model_task.h"
 #include "d9d/loop/run/trainer.h"
+#include "d9d/model_state/mapper/compose.h"
 #include "d9d/models/decoder/decoder_with_head.h"
 #include "d9d/models/decoder/parallelize.h"
 #include "d9d/models/decoder/pre_norm_decoder.h"
@@ -140,20 +141,28 @@ struct Provider : d9d::ModelProvider<d9d::LanguageModelTypes> {
 
   d9d::ModelStage<d9d::LanguageModelTypes> initialize_model_stage(const d9d::DistContext&,
                                                                   const d9d::PipelineStageInfo& stage) override {
-    const d9d::PreNormDecoderConfig decoder{
-        .hidden_size = config.model.hidden_size,
-        .layers = {.num_layers = config.model.num_layers},
-        .vocabulary = {.sizes = {{"bytes", kNumBytes}}, .order = {"bytes"}},
-        .rope = {.base = 10000, .head_dim = config.model.head_dim / 2, .max_position_ids = 1024, .scaling = {}}};
-    backbone = d9d::make_module<d9d::PreNormDecoder>(
-        decoder, d9d::DecoderStageOptions{.stage = stage},
-        [this](std::int64_t index) { return d9d::make_module<Layer>(config.model, index); });
+    backbone = build(stage);
     model = d9d::make_decoder_for_causal_lm(backbone);
     model->to(d9d::to_scalar_type(config.dtype));
     return d9d::as_model_stage<d9d::LanguageModelTypes>(model);
   }
   void parallelize_model_stage(const d9d::DistContext& context, const d9d::PipelineStageInfo&, d9d::Module&) override {
     d9d::parallelize_decoder(context, *backbone, {model->head.shared()}, config.fsdp);
+  }
+  // All weights of all stages, by their names.
+  d9d::ModelExport prepare_export(const d9d::Module&) override {
+    return {.mapper = d9d::mapper::identities_of_module(*d9d::make_decoder_for_causal_lm(build({}))), .files = {}};
+  }
+
+  d9d::ModulePtr<d9d::PreNormDecoder> build(const d9d::PipelineStageInfo& stage) const {
+    const d9d::PreNormDecoderConfig decoder{
+        .hidden_size = config.model.hidden_size,
+        .layers = {.num_layers = config.model.num_layers},
+        .vocabulary = {.sizes = {{"bytes", kNumBytes}}, .order = {"bytes"}},
+        .rope = {.base = 10000, .head_dim = config.model.head_dim / 2, .max_position_ids = 1024, .scaling = {}}};
+    return d9d::make_module<d9d::PreNormDecoder>(
+        decoder, d9d::DecoderStageOptions{.stage = stage},
+        [this](std::int64_t index) { return d9d::make_module<Layer>(config.model, index); });
   }
 
   const Config& config;

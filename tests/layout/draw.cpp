@@ -63,8 +63,6 @@ LayoutJob draw_job() {
   job.dtype = one_in(8) ? at::kFloat : at::kDouble;
   job.is_mixed = job.dtype == at::kDouble && one_in(8);
   job.num_layers = number(1, 5);
-  using Heads = std::pair<std::int64_t, std::int64_t>;
-  std::tie(job.num_heads, job.num_key_heads) = any_of<Heads>({{4, 2}, {4, 2}, {6, 3}, {6, 2}, {5, 1}, {3, 3}});
   job.ties_embeddings = one_in(2);
   job.freezes_attention = one_in(5);
   job.calls_layers_twice = one_in(5);
@@ -220,6 +218,10 @@ LayoutCase draw_case() {
   drawn.job.num_microbatches = std::max(number(1, 4), (least + share - 1) / share) * share;
   drawn.job.freezes_late = one_in(12);
   const bool cuts_rows = drawn.layout.mesh.tensor_parallel > 1;  // whose norms magnitudes replace
+  if (cuts_rows) {
+    using Heads = std::pair<std::int64_t, std::int64_t>;
+    std::tie(drawn.job.num_heads, drawn.job.num_key_heads) = any_of<Heads>({{4, 2}, {6, 3}, {6, 2}, {5, 1}, {3, 3}});
+  }
   drawn.job.adapts = one_in(cuts_rows ? 2 : 5);
   if (drawn.job.adapts && has_experts(drawn.job)) {
     // Gradients of a router's B, whose rows are small, are zero but for rounding for experts that no token chooses.

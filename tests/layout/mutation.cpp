@@ -195,7 +195,7 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   }
   if (mutation == Mutation::kAdapterSeed) return job.adapts;
   if (mutation == Mutation::kNormsOfPart) return job.has_magnitudes && mesh.tensor_parallel > 1;
-  if (mutation == Mutation::kKeysUnsummed) return job.num_key_heads % mesh.tensor_parallel != 0 && !job.adapts;
+  if (mutation == Mutation::kKeysUnsummed) return job.num_key_heads % mesh.tensor_parallel != 0;
   if (mutation == Mutation::kPreferenceOfPart) return job.prefers && has_context;
   if (mutation == Mutation::kMessageStale) return mesh.pipeline_parallel > 1;
   if (mutation == Mutation::kMessageRounded) return num_stages(layout) > 1 && !is_rounded_to_float(drawn);
@@ -219,18 +219,18 @@ std::shared_ptr<World> mutated(World& world, Mutation mutation, PhaseOfRank& pha
 }
 
 void mutate_placements(const Module& module, Mutation mutation) {
-  if (mutation != Mutation::kGradientPlacement && mutation != Mutation::kKeysUnsummed) return;
+  const bool is_of_keys = mutation == Mutation::kKeysUnsummed;
+  if (mutation != Mutation::kGradientPlacement && !is_of_keys) return;
   for (const auto& [name, parameter] : module.named_parameters()) {
     const auto& axes = parameter->mesh().axes();
-    if (mutation == Mutation::kKeysUnsummed && name.find("k_proj") == std::string::npos) continue;
     // Sums of sharded gradients were chosen when they were sharded.
     if (has_flat_shard(parameter->placements())) continue;
+    if (is_of_keys && name.find(".k_proj.") == std::string::npos) continue;
     for (std::size_t i = 0; i < axes.size(); ++i) {
       const bool is_partial = std::holds_alternative<Partial>(parameter->gradient_placements()[i]);
-      if (!is_partial || axes[i].size == 1) continue;
-      if (mutation == Mutation::kKeysUnsummed && axes[i].name != "tp") continue;
+      if (!is_partial || axes[i].size == 1 || (is_of_keys && axes[i].name != "tp")) continue;
       parameter->place(DeviceMesh(parameter->mesh()), axes[i].name, parameter->placements()[i], Replicate{});
-      return;
+      if (!is_of_keys) return;
     }
   }
 }

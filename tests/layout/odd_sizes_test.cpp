@@ -1,10 +1,17 @@
 // Sizes that tensor-parallel ranks do not divide: each layout must train as one rank does.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "d9d/base/check.h"
+
 #include "tests/layout/layout_case.h"
+#include "tests/support/io_faults.h"
 
 namespace d9d::test::odd_sizes_test {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 struct NamedMesh {
   const char* name;
@@ -60,6 +67,15 @@ TEST(OddSequences, Train_as_on_one_rank) {
 TEST(OddMicrobatches, Train_as_on_one_rank) {
   expect_trains({.job = {.num_layers = 2, .num_heads = 3, .num_key_heads = 1},
                  .layout = {.mesh = {.data_parallel_replicate = 2, .tensor_parallel = 2}, .deal = Deal::kByReplica}});
+}
+
+TEST(OddExperts, Are_refused_with_a_degree_that_works) {
+  const auto run = [] {
+    const LayoutJob job{.family = "qwen3_moe", .num_microbatches = 6};
+    (void)train({.mesh = {.data_parallel_shard = 6, .expert_parallel = 6}}, job);
+  };
+  EXPECT_THAT(message_of<ConfigError>(run),
+              AllOf(HasSubstr("num_experts = 8"), HasSubstr("Set mesh.expert_parallel to 2")));
 }
 
 TEST(OddSizesOverTime, Continue_on_a_mesh_that_divides_heads_otherwise) {

@@ -34,7 +34,7 @@ class CustomDecoder(ProgramTest):
             self.assertLessEqual((tensor - expected[name]).abs().max(), TOLERANCE * expected[name].abs().max(), name)
 
     def test_any_mesh_trains_as_one_rank(self):
-        for more in ([], ['data.view={"kind":"packed"}']):
+        for more in ([], ['data.view={"kind":"packed","long_documents":"split"}']):
             expected = self.trained(*more)
             for mesh in (["mesh.tensor_parallel=2"], ["mesh.tensor_parallel=4"], ["mesh.context_parallel_shard=2"],
                          ["mesh.pipeline_parallel=2"], ["mesh.data_parallel_shard=2"],

@@ -6,8 +6,9 @@
 //
 // Shards are cut as torch.chunk cuts: all parts have ceil(n / ranks) elements, except the last ones, which may be
 // shorter or empty. Shards with a unit do the same with ceil(n / unit) units, of which the last may be shorter. If
-// several axes shard the same dim, the outermost axis cuts first and each further axis cuts the resulting parts. FlatShard is applied last: it cuts the row-major flattening of the box that the shards leave. All
-// axes with FlatShard count as one axis, the outermost slowest.
+// several axes shard the same dim, the outermost axis cuts first and each further axis cuts the resulting parts.
+// FlatShard is applied last: it cuts the row-major flattening of the box that the shards leave. All axes with FlatShard
+// count as one axis, the outermost slowest.
 #pragma once
 
 #include <cstdint>

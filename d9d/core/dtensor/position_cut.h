@@ -24,7 +24,7 @@ class PositionCut {
  public:
   PositionCut() = default;  // one rank, which has all positions
   // Rank r has part r of W equal parts. Not explicit: this is what ranks of a mesh mean where nothing else is said.
-  PositionCut(DeviceMesh ranks);  // NOLINT(google-explicit-constructor)
+  PositionCut(DeviceMesh ranks);  // NOLINT(google-explicit-constructor): a mesh converts
   // Rank r has chunks chunks_of_rank[r] of equal chunks, in this order: as many on each rank, each chunk on one.
   PositionCut(DeviceMesh ranks, std::vector<std::vector<std::int64_t>> chunks_of_rank);
   // `inner` cuts what this leaves to a rank.

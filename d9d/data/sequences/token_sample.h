@@ -77,9 +77,9 @@ void make_padding(TokenSample& sample);
 // sequence.
 [[nodiscard]] TokenBatch collate_padded_to_multiple(std::span<const TokenSample> samples, std::int64_t multiple);
 
-// Returns which positions in `ranges` of each sequence, such as those of a rank (PositionCut), are data and not padding:
-// their flat indices in a [B, number of positions in the ranges] tensor, ascending, as [n] int64 on `device`. nullopt:
-// all are data. Does not synchronise with the device.
+// Returns which positions in `ranges` of each sequence, such as those of a rank (PositionCut), are data and not
+// padding: their flat indices in a [B, number of positions in the ranges] tensor, ascending, as [n] int64 on `device`.
+// nullopt: all are data. Does not synchronise with the device.
 [[nodiscard]] std::optional<at::Tensor> real_positions(const TokenBatch& batch, const std::vector<FlatRange>& ranges,
                                                        at::Device device);
 

@@ -26,8 +26,8 @@ struct DecoderInputs {
   std::int64_t num_tokens = 0;        // positions without padding
 };
 
-// Local. positions: of the ranks that share a sequence (axis "cp"). Throws ConfigError for packed sequences that several
-// ranks would share.
+// Local. positions: of the ranks that share a sequence (axis "cp"). Throws ConfigError for packed sequences that
+// several ranks would share.
 [[nodiscard]] DecoderInputs decoder_inputs(const TokenBatch& batch, const PositionCut& positions,
                                            const LanguageModelTaskOptions& options);
 

@@ -96,7 +96,8 @@ SequenceTransfer PreNormDecoder::stage_transfer(const SequenceInput& pipeline_in
   const std::int64_t sequence = pipeline_input.input_ids.size(1);
   D9D_CHECK(sequence % num_position_shards_ == 0, ConfigError,
             "[models::decoder] expected positions in a multiple of the tensor-parallel ranks = ", num_position_shards_,
-            ", got ids ", pipeline_input.input_ids.sizes(), ". Choose such a sequence length, or pad.");
+            ", got ids ", pipeline_input.input_ids.sizes(),
+            ". Pad sequences by collate_padded_to_multiple() or collate_fixed_to_multiple().");
   const at::ScalarType dtype = dtype_between_layers(*(*layers_)[0]);
   const at::TensorOptions meta(at::kMeta);
   SequenceTransfer transfer{

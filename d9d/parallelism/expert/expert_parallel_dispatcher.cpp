@@ -1,5 +1,7 @@
 #include "d9d/parallelism/expert/expert_parallel_dispatcher.h"
 
+#include <numeric>
+
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
@@ -57,7 +59,8 @@ ExpertParallelTokenDispatcher::ExpertParallelTokenDispatcher(std::int64_t num_ex
     : num_experts_(num_experts), ranks_(std::move(ranks)) {
   D9D_CHECK(num_experts % ranks_.num_ranks() == 0, ConfigError,
             "[parallelism::expert] expected num_experts = ", num_experts, " to be divisible by the ",
-            ranks_.num_ranks(), " ranks of expert parallelism. Change mesh.expert_parallel.");
+            ranks_.num_ranks(), " ranks of expert parallelism. Set mesh.expert_parallel to ",
+            std::gcd(num_experts, ranks_.num_ranks()), ".");
 }
 
 std::unique_ptr<DispatchedTokens> ExpertParallelTokenDispatcher::dispatch(const at::Tensor& x,

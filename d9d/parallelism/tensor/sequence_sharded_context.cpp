@@ -16,7 +16,8 @@ void SequenceShardedTensorParallelContext::check_shards(const at::Tensor& whole)
   D9D_CHECK(whole.dim() == 3 && whole.size(kPositions) % ranks_.num_ranks() == 0, ConfigError,
             "[parallelism::tensor] expected hidden states [batch, positions, features] whose positions are a multiple "
             "of the tensor-parallel ranks = ",
-            ranks_.num_ranks(), ", got ", whole.sizes(), ". Choose such a sequence length, or pad.");
+            ranks_.num_ranks(), ", got ", whole.sizes(),
+            ". Pad sequences by collate_padded_to_multiple() or collate_fixed_to_multiple().");
 }
 
 kernels::RowExchangePtr SequenceShardedTensorParallelContext::exchange(std::int64_t num_elements,
