@@ -83,13 +83,14 @@ at::Tensor output_of(const Linear& linear, const at::Tensor& x, const std::vecto
 
 }  // namespace
 
-at::Tensor Linear::forward(const at::Tensor& x) const {
-  if (!bias) return product(x);
-  const at::Tensor own_bias = computed_rows(bias->local());
-  return has_magnitude() ? product(x) + own_bias : output_of(*this, x, {own_bias});
-}
+at::Tensor Linear::forward(const at::Tensor& x) const { return forward(x, LinearBias::kAdded); }
 
-at::Tensor Linear::product(const at::Tensor& x) const { return output_of(*this, x, /*biases=*/{}); }
+at::Tensor Linear::forward(const at::Tensor& x, LinearBias use) const {
+  if (!bias || use == LinearBias::kLeftOut) return output_of(*this, x, /*biases=*/{});
+  const at::Tensor own_bias = computed_rows(bias->local());
+  if (has_magnitude()) return output_of(*this, x, /*biases=*/{}) + own_bias;
+  return output_of(*this, x, {own_bias});
+}
 
 void Linear::add_adapter(const LowRankConfig& low_rank) {
   const auto make = [&](std::int64_t in_features, std::int64_t out_features) {

@@ -1,6 +1,7 @@
 // y = x W^T (+ b), and a term of low rank if the linear has an adapter, whose rows may have magnitudes of their own.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct LinearConfig {
   ParameterRole role = ParameterRole::kLinear;  // of the weight
 };
 
+enum class LinearBias : std::uint8_t { kAdded, kLeftOut };
+
 // State: weight [out, in], and bias [out] if has_bias. Both are initially from U(-1/sqrt(in), 1/sqrt(in)), as in
 // PyTorch. With an adapter of rank r also lora_A.weight [r, in], initially as weight, and lora_B.weight [out, r],
 // initially 0, both of the weight's role. With magnitudes also lora_magnitude_vector.weight [out] (magnitude.h); then
@@ -26,8 +29,8 @@ class Linear : public Adaptable<Linear> {
   explicit Linear(const LinearConfig& config);
   // x [..., in] -> [..., out].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
-  // forward() without the bias, which row-parallel linears add after a sum over ranks.
-  [[nodiscard]] at::Tensor product(const at::Tensor& x) const;
+  // The same, perhaps without the bias, which row-parallel linears add after a sum over ranks.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, LinearBias use) const;
   [[nodiscard]] double training_flops(std::int64_t num_positions) const override;
   // Whether it has neither a bias, hooks of its own nor a part of an adapter that is more than a product, so that a
   // kernel may use its weight and low_rank_terms() directly.

@@ -70,10 +70,7 @@ at::Tensor SequenceShardedTensorParallelContext::row_linear(const at::Tensor& y,
     if (rows) return linears_of(y, {linear}, {.output = rows}).front();
   }
   if (!linear->bias) return leave(linear(y));
-  D9D_CHECK(linear->is_plain(), ConfigError, "[parallelism::tensor] hooks or activation checkpointing of '",
-            linear->canonical_name(),
-            "', a row-parallel linear with a bias, are not built in this version. Put them on its block.");
-  return leave(linear->product(y)) + linear->bias->local();
+  return leave(linear(y, LinearBias::kLeftOut)) + linear->bias->local();
 }
 
 VocabularyContextPtr SequenceShardedTensorParallelContext::vocabulary() const {

@@ -28,8 +28,7 @@ class SequenceShardedTensorParallelContext final : public TensorParallelContext 
   // cannot.
   [[nodiscard]] std::vector<at::Tensor> column_linears(const at::Tensor& x,
                                                        const std::vector<ModulePtr<Linear>>& linears) const override;
-  // Throws ConfigError for a linear with both a bias and hooks or activation checkpointing of its own: the call that
-  // they enclose would contain the bias, which every rank would add.
+  // Hooks and activation checkpointing of the linear enclose its product, without the bias.
   [[nodiscard]] at::Tensor row_linear(const at::Tensor& y, const ModulePtr<Linear>& linear) const override;
   [[nodiscard]] at::Tensor row_silu_mul_linear(const at::Tensor& gate, const at::Tensor& up,
                                                const ModulePtr<Linear>& linear) const override;

@@ -148,13 +148,14 @@ TEST_P(TensorParallelHeads, Compute_no_keys_that_other_ranks_need) {
   });
 }
 
-void expect_equals_one_rank_by(ExchangeMethod method, const SwiGLUConfig& config) {
+void expect_equals_one_rank_by(ExchangeMethod method, const SwiGLUConfig& config, bool checkpoints_down) {
   SCOPED_TRACE(enum_name(method));
   run_ranks(RankBackend::kThreads, 4, [&](World& world) {
     const DeviceMesh mesh = mesh_of(world, "tp");
     const auto one = initialized(make_module<SwiGLU>(config));
     const auto cut = make_module<SwiGLU>(config);
     parallelize_tensor_parallel(*cut, mesh, "tp", {.exchange = method});
+    cut->down_proj->set_activation_checkpointing(checkpoints_down);
     initialized(cut);
     const at::Tensor whole = values({2, kSequence, kHidden}, 1).requires_grad_();
     const at::Tensor shard = leaf_part(whole, 1, world);
@@ -169,9 +170,9 @@ void expect_equals_one_rank_by(ExchangeMethod method, const SwiGLUConfig& config
   });
 }
 
-void expect_equals_one_rank(const SwiGLUConfig& config) {
+void expect_equals_one_rank(const SwiGLUConfig& config, bool checkpoints_down = false) {
   for (const ExchangeMethod method : {ExchangeMethod::kCommunicator, ExchangeMethod::kCopyEngine}) {
-    expect_equals_one_rank_by(method, config);
+    expect_equals_one_rank_by(method, config, checkpoints_down);
   }
 }
 
@@ -181,7 +182,10 @@ TEST(TensorParallelSwiGLU, Of_a_width_that_divides_unevenly_equals_one_rank) {
 }
 
 TEST(TensorParallelSwiGLU, With_biases_equals_one_rank) {
-  expect_equals_one_rank(SwiGLUConfig{.hidden_size = kHidden, .intermediate_size = 5, .has_bias = true});
+  for (const bool checkpoints_down : {false, true}) {
+    expect_equals_one_rank(SwiGLUConfig{.hidden_size = kHidden, .intermediate_size = 5, .has_bias = true},
+                           checkpoints_down);
+  }
 }
 
 // A block that the library does not have.
@@ -246,18 +250,6 @@ TEST(TensorParallelErrors, Name_what_the_ranks_do_not_divide) {
                                (void)initialized(embedding)(at::zeros({1, 3}, at::kLong));
                              }),
               HasSubstr("positions are a multiple of the tensor-parallel ranks = 2, got [1, 3, 6]"));
-}
-
-TEST(TensorParallelErrors, Name_a_checkpointed_linear_whose_bias_all_ranks_would_add) {
-  EXPECT_THAT(error_on_ranks(2,
-                             [](const DeviceMesh& mesh) {
-                               const auto cut = make_module<SwiGLU>(
-                                   SwiGLUConfig{.hidden_size = kHidden, .intermediate_size = 4, .has_bias = true});
-                               parallelize_tensor_parallel(*cut, mesh);
-                               cut->down_proj->set_activation_checkpointing(true);
-                               (void)initialized(cut)(values({1, 2, kHidden}, 1));
-                             }),
-              HasSubstr("activation checkpointing of 'down_proj'"));
 }
 
 }  // namespace
