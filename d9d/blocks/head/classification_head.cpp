@@ -10,8 +10,13 @@ ClassificationHead::ClassificationHead(const ClassificationHeadConfig& config, s
           "score",
           LinearConfig{.in_features = hidden_size, .out_features = config.num_labels, .role = ParameterRole::kHead})) {}
 
+std::optional<TensorPlan> ClassificationHead::tensor_plan(std::int64_t /*num_ranks*/) const {
+  return plan_of_rows(*this);
+}
+
 ClassificationOutput ClassificationHead::forward(const at::Tensor& hidden_states, const PoolingShared& shared) const {
-  const at::Tensor scores = score(dropout(pooled_rows(hidden_states, shared)));
+  const PooledRows pooled = pooled_rows(hidden_states, shared, shards_);
+  const at::Tensor scores = pooled.whole(score(dropout(pooled.rows, whole_window(pooled.rows))));
   return {.scores = scores.to(at::promote_types(scores.scalar_type(), at::kFloat))};
 }
 

@@ -12,10 +12,12 @@ EmbeddingHead::EmbeddingHead(const EmbeddingHeadConfig& config, std::int64_t hid
                                                                           .role = ParameterRole::kHead})
                      : nullptr) {}
 
+std::optional<TensorPlan> EmbeddingHead::tensor_plan(std::int64_t /*num_ranks*/) const { return plan_of_rows(*this); }
+
 EmbeddingOutput EmbeddingHead::forward(const at::Tensor& hidden_states, const PoolingShared& shared) const {
   constexpr double kSmallestNorm = 1e-12;  // as torch.nn.functional.normalize
-  at::Tensor rows = pooled_rows(hidden_states, shared);
-  if (projection) rows = projection(rows);
+  const PooledRows pooled = pooled_rows(hidden_states, shared, shards_);
+  at::Tensor rows = pooled.whole(projection ? projection(pooled.rows) : pooled.rows);
   rows = rows.to(at::promote_types(rows.scalar_type(), at::kFloat));
   if (normalizes) rows = rows / rows.norm(2, -1, /*keepdim=*/true).clamp_min(kSmallestNorm);
   return {.embeddings = rows};

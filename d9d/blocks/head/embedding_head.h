@@ -3,7 +3,7 @@
 
 #include "d9d/blocks/head/head_config.h"
 #include "d9d/blocks/head/pooled_rows.h"
-#include "d9d/blocks/linear/linear.h"
+#include "d9d/blocks/linear/tensor_parallel_context.h"
 
 namespace d9d {
 
@@ -19,11 +19,18 @@ class EmbeddingHead : public Module {
   using Output = EmbeddingOutput;
 
   EmbeddingHead(const EmbeddingHeadConfig& config, std::int64_t hidden_size);
-  // hidden_states [B, S, H].
+  // hidden_states [B, S, H]; under tensor parallelism they are shards of the sequence, [B, S / W, H], while the mask
+  // and the output cover all of it. Each rank then computes all selected positions, and uses those of its shard.
   [[nodiscard]] EmbeddingOutput forward(const at::Tensor& hidden_states, const PoolingShared& shared) const;
+
+  [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
+  void set_tensor_parallel_context(TensorParallelContextPtr context) override { shards_ = context->ranks(); }
 
   const bool normalizes;
   const ModulePtr<Linear> projection;  // null without embedding_dim
+
+ private:
+  DeviceMesh shards_;
 };
 
 }  // namespace d9d

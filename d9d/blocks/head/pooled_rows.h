@@ -4,6 +4,11 @@
 //   PoolingShared{}                                            // all positions
 //   PoolingShared{mask, batch_size}                            // one token a row, where the mask selects it
 //   PoolingShared{mask}                                        // any number: the host waits for a GPU to count them
+//
+//   const PooledRows pooled = pooled_rows(hidden_states, shared, shards);
+//   return pooled.whole(score(pooled.rows));                   // with the rows of all ranks
+//
+// Legend   B batch, S positions, H hidden size, W tensor-parallel ranks, n selected positions
 #pragma once
 
 #include <optional>
@@ -11,6 +16,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "d9d/base/record.h"
+#include "d9d/core/mesh/device_mesh.h"
+#include "d9d/modules/module.h"
 
 namespace d9d {
 
@@ -24,9 +31,24 @@ struct PoolingShared {
   }
 };
 
-// hidden_states [B, S, H] -> [n, H] in row-major order of the selected positions, or unchanged without a mask. Waits
-// for a GPU only if n must be counted, since n determines a shape. If the mask does not select num_positions positions,
-// throws ConfigError on the CPU and returns NaN on a GPU.
-[[nodiscard]] at::Tensor pooled_rows(const at::Tensor& hidden_states, const PoolingShared& shared);
+// The plan of a head that computes with them: its parameters are replicated, and each rank's rows are others.
+[[nodiscard]] TensorPlan plan_of_rows(const Module& module);
+
+struct PooledRows {
+  at::Tensor rows;                           // [n, H], or [B, S, H] without a mask. Those of other ranks are any values
+  std::optional<at::Tensor> is_here = {};    // [n] or [B, S] bool: the position is in this rank's shard; none: all are
+  DeviceMesh shards = {};
+
+  // Collective. outputs [n, ...] or [B, S, ...], of which a row depends on the same one of `rows` alone -> the same
+  // with all ranks' rows. Each rank must have the same loss of them, of which backward gives each its own rows' part.
+  [[nodiscard]] at::Tensor whole(const at::Tensor& outputs) const;
+};
+
+// Local. hidden_states [B, S / W, H], this rank's shard of the sequence over `shards`, of one axis or none; the mask
+// covers all positions. Rows are the selected positions in row-major order. Waits for a GPU only if n must be counted,
+// since n determines a shape. If the mask does not select num_positions positions, throws ConfigError on the CPU and
+// returns NaN on a GPU.
+[[nodiscard]] PooledRows pooled_rows(const at::Tensor& hidden_states, const PoolingShared& shared,
+                                     const DeviceMesh& shards = {});
 
 }  // namespace d9d

@@ -2,7 +2,8 @@
 
 #include <regex>
 
-#include "d9d/base/check.h"
+#include "d9d/blocks/linear/tensor_parallel_context.h"
+#include "d9d/core/dtensor/layout.h"
 
 namespace d9d {
 
@@ -11,10 +12,19 @@ bool is_adapter_parameter(const std::string& name) {
   return std::regex_match(name, kExpression);
 }
 
-void AdapterDropout::set_tensor_parallel_context(TensorParallelContextPtr /*context*/) {
-  throw ConfigError(
-      "[blocks::linear] expected adapters without dropout under tensor parallelism, where it is not built in this "
-      "version, got one with it. Set its dropout to 0, or mesh.tensor_parallel to 1.");
+void AdapterDropout::set_tensor_parallel_context(TensorParallelContextPtr context) {
+  add_cut({.ranks = context->ranks(), .dim = std::nullopt});
+}
+
+std::vector<Dropout::Part> AdapterDropout::parts_of(const at::Tensor& mask) const {
+  std::vector<Part> parts = Dropout::parts_of(mask);
+  if (a_->mesh().axes().empty()) return parts;
+  const LocalBox features = local_box(a_->global_shape(), a_->mesh(), a_->placements());
+  for (Part& part : parts) {
+    part.window.start.back() = features.start[1];
+    part.window.global_shape.back() = a_->global_shape()[1];
+  }
+  return parts;
 }
 
 }  // namespace d9d

@@ -29,11 +29,19 @@ struct LowRankConfig {
 inline constexpr const char* kAdapterParameters = "(?:.*\\.)?lora_(?:[AB]\\.(?:[^.]+\\.)?|magnitude_vector\\.)weight";
 [[nodiscard]] bool is_adapter_parameter(const std::string& name);
 
+// Of what A reads. Tensor parallelism does not cut its positions as it does between blocks, but its features where it
+// cuts those of A, which is the second dim of A's weight.
 class AdapterDropout final : public Dropout {
  public:
-  using Dropout::Dropout;
-  // Throws ConfigError: tensor parallelism cuts what A reads in other ways than between blocks.
+  AdapterDropout(double drop_probability, ParameterPtr weight_of_a)
+      : Dropout(drop_probability), a_(std::move(weight_of_a)) {}
   void set_tensor_parallel_context(TensorParallelContextPtr context) override;
+
+ protected:
+  [[nodiscard]] std::vector<Part> parts_of(const at::Tensor& mask) const override;
+
+ private:
+  const ParameterPtr a_;
 };
 
 // A, B: the modules of the factors, without bias. Both are Linear, or GroupedLinear; a factor that is cut as a
@@ -89,11 +97,11 @@ class Adaptable : public Module {
                        const ModulePtr<Magnitude>& magnitude = {}) {
     a->to(dtype);
     b->to(dtype);
-    put_adapter({.a = a,
-                 .b = b,
-                 .dropout = config.dropout == 0.0 ? nullptr : make_module<AdapterDropout>(config.dropout),
-                 .scale = config.scale,
-                 .magnitude = magnitude});
+    ModulePtr<AdapterDropout> dropout;
+    if constexpr (requires { a->weight; }) {  // otherwise A looks up rows by ids, which nothing drops
+      if (config.dropout > 0.0) dropout = make_module<AdapterDropout>(config.dropout, a->weight);
+    }
+    put_adapter({.a = a, .b = b, .dropout = dropout, .scale = config.scale, .magnitude = magnitude});
   }
 
  private:

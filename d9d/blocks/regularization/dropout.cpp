@@ -30,6 +30,7 @@ void Dropout::add_cut(const TensorCut& cut) {
 }
 
 std::vector<Dropout::Part> Dropout::parts_of(const at::Tensor& mask) const {
+  check_cuts(*random_clock());
   std::map<std::int64_t, PositionCut> cut_of_dim;
   for (const auto& [ranks, dim] : cuts_) {
     if (!dim) continue;
@@ -70,7 +71,6 @@ void Dropout::check_cuts(const RandomClock& clock) const {
 // The random numbers of the next call in this microbatch.
 RandomStream Dropout::next_stream() const {
   RandomClock& clock = *random_clock();
-  check_cuts(clock);
   RandomMicrobatch& microbatch = clock.microbatch;
   const std::string purpose =
       cat("dropout ", microbatch.num_draws[canonical_name()]++, " of microbatch ", microbatch.number);
@@ -78,10 +78,19 @@ RandomStream Dropout::next_stream() const {
 }
 
 at::Tensor Dropout::forward(const at::Tensor& x) const {
+  return dropped(x, [this](const at::Tensor& mask) { return parts_of(mask); });
+}
+
+at::Tensor Dropout::forward(const at::Tensor& x, const ElementWindow& window) const {
+  return dropped(x, [&](const at::Tensor& mask) { return std::vector<Part>{{.mask = mask, .window = window}}; });
+}
+
+at::Tensor Dropout::dropped(const at::Tensor& x, const PartsOfMask& parts_of_mask) const {
   if (!is_training() || probability == 0.0) return x;
-  const RandomStream stream = replayed([this] { return next_stream(); });
   const at::Tensor mask = at::empty(x.sizes(), x.options().dtype(at::kBool));
-  for (const auto& [part, window] : parts_of(mask)) fill_bernoulli(part, window, stream, 1.0 - probability);
+  const std::vector<Part> parts = parts_of_mask(mask);
+  const RandomStream stream = replayed([this] { return next_stream(); });
+  for (const auto& [part, window] : parts) fill_bernoulli(part, window, stream, 1.0 - probability);
   return x * mask / (1.0 - probability);
 }
 

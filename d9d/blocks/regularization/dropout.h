@@ -10,6 +10,7 @@
 //   dropout->add_cut({.ranks = batch.slice({"cp"}), .dim = 1});            // a rank has S / W of the positions
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -32,6 +33,9 @@ class Dropout : public Module {
   // clock, than the cuts cover, or if x lacks a dim that is cut.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
 
+  // The same for a part of a larger tensor, which `window` tells in place of the cuts.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const ElementWindow& window) const;
+
   // Local. Cuts the part that earlier cuts leave; a cut that exists already is not added again.
   // parallelize_context_parallel() and parallelize_tensor_parallel() call it for x [B, S, ...].
   void add_cut(const TensorCut& cut);
@@ -41,13 +45,18 @@ class Dropout : public Module {
 
   const double probability;
 
- private:
+ protected:
   // A part of the mask, and where it is in the whole one.
   struct Part {
     at::Tensor mask;
     ElementWindow window;
   };
-  [[nodiscard]] std::vector<Part> parts_of(const at::Tensor& mask) const;
+  // The parts of a mask by the cuts. Throws ConfigError as forward() does.
+  [[nodiscard]] virtual std::vector<Part> parts_of(const at::Tensor& mask) const;
+
+ private:
+  using PartsOfMask = std::function<std::vector<Part>(const at::Tensor& mask)>;
+  [[nodiscard]] at::Tensor dropped(const at::Tensor& x, const PartsOfMask& parts_of_mask) const;
   [[nodiscard]] RandomStream next_stream() const;
   void check_cuts(const RandomClock& clock) const;
 

@@ -63,8 +63,8 @@ TEST(ClassificationHead, Scores_the_positions_that_the_mask_selects) {
 TEST(PooledRows, Are_the_same_where_their_number_is_known) {
   for (const Pooling& pooling : kPoolings) {
     const at::Tensor hidden = test::normal_leaf({2, 3, kHidden}, 1), counted = test::normal_leaf({2, 3, kHidden}, 1);
-    const at::Tensor rows = pooled_rows(hidden, {pooling.mask, std::ssize(pooling.rows)});
-    const at::Tensor expected = pooled_rows(counted, {pooling.mask});
+    const at::Tensor rows = pooled_rows(hidden, {pooling.mask, std::ssize(pooling.rows)}).rows;
+    const at::Tensor expected = pooled_rows(counted, {pooling.mask}).rows;
     EXPECT_TRUE(at::equal(rows, expected));
     rows.square().sum().backward();
     expected.square().sum().backward();

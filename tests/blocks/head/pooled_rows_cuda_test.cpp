@@ -31,7 +31,7 @@ TEST_F(PooledRowsCuda, Of_a_known_number_do_not_wait_for_the_device) {
 
 TEST_F(PooledRowsCuda, Are_the_same_where_their_number_is_known) {
   const at::Tensor hidden = hidden_states(), counted = hidden_states(), mask = last_token_mask();
-  const at::Tensor rows = pooled_rows(hidden, {mask, 4}), expected = pooled_rows(counted, {mask});
+  const at::Tensor rows = pooled_rows(hidden, {mask, 4}).rows, expected = pooled_rows(counted, {mask}).rows;
   EXPECT_TRUE(at::equal(rows, expected));
   rows.square().sum().backward();
   expected.square().sum().backward();
@@ -40,7 +40,7 @@ TEST_F(PooledRowsCuda, Are_the_same_where_their_number_is_known) {
 
 TEST_F(PooledRowsCuda, Are_nan_for_a_mask_that_selects_another_number) {
   for (const std::int64_t number : {3, 5, 200}) {
-    const at::Tensor rows = pooled_rows(hidden_states(), {last_token_mask(), number});
+    const at::Tensor rows = pooled_rows(hidden_states(), {last_token_mask(), number}).rows;
     EXPECT_EQ(rows.size(0), number);
     EXPECT_TRUE(rows.isnan().any().item<bool>()) << number;
   }
