@@ -14,6 +14,7 @@ struct Model {
   const char* family;
   bool ties_embeddings = false;
   bool has_magnitudes = false;
+  double dropout = 0.0;
 };
 
 class Adapters : public ::testing::TestWithParam<Model> {};
@@ -24,6 +25,7 @@ LayoutJob job_of(const Model& model) {
           .ties_embeddings = model.ties_embeddings,
           .adapts = true,
           .has_magnitudes = model.has_magnitudes,
+          .adapter_dropout = model.dropout,
           .num_microbatches = 4};
 }
 
@@ -37,12 +39,13 @@ TEST_P(Adapters, Train_on_each_axis_as_on_one_rank) {
       {.mesh = {.context_parallel_shard = 2}},
       {.mesh = {.pipeline_parallel = 2}},
       {.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2}, .schedule = Schedule::kZeroBubble}};
-  if (has_experts(job)) {  // for which tensor parallelism is not built
+  layouts.push_back({.mesh = {.tensor_parallel = 2}});
+  layouts.push_back({.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2}});
+  layouts.push_back({.mesh = {.context_parallel_shard = 2, .tensor_parallel = 2}});
+  if (has_experts(job)) {
     layouts.push_back({.mesh = {.data_parallel_shard = 2, .expert_parallel = 2}});
     layouts.push_back({.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2, .expert_parallel = 2}});
-  } else {
-    layouts.push_back({.mesh = {.tensor_parallel = 2}});
-    layouts.push_back({.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2}});
+    layouts.push_back({.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 4}});
   }
   for (const Layout& layout : layouts) {
     SCOPED_TRACE(to_source({.job = job, .layout = layout}));
@@ -53,7 +56,7 @@ TEST_P(Adapters, Train_on_each_axis_as_on_one_rank) {
 TEST_P(Adapters, Continue_from_a_checkpoint_on_another_mesh) {
   const LayoutJob job = job_of(GetParam());
   const DeviceMeshParameters dense{.pipeline_parallel = 2, .tensor_parallel = 2};
-  const DeviceMeshParameters experts{.pipeline_parallel = 2, .data_parallel_shard = 2, .expert_parallel = 2};
+  const DeviceMeshParameters experts{.pipeline_parallel = 2, .tensor_parallel = 2, .expert_parallel = 2};
   const LayoutCase resumed{.job = job,
                            .layout = {.mesh = {.data_parallel_shard = 4}},
                            .resumes_at = 1,
@@ -71,8 +74,8 @@ TEST_P(Adapters, Alone_have_gradients_beside_norms) {
   }
 }
 
-// Of heads too that tensor and context parallelism are not built for.
-TEST(AdaptersOfHeads, Train_on_pipelines_and_data_parallel_ranks_as_on_one_rank) {
+// Of heads too that context parallelism is not built for.
+TEST(AdaptersOfHeads, Train_on_pipelines_data_and_tensor_parallel_ranks_as_on_one_rank) {
   const LayoutJob job{.num_layers = 2,
                       .ties_embeddings = true,
                       .adapts = true,
@@ -81,7 +84,9 @@ TEST(AdaptersOfHeads, Train_on_pipelines_and_data_parallel_ranks_as_on_one_rank)
   const LayoutResult expected = train({}, job);
   for (const Layout& layout : std::vector<Layout>{{.mesh = {.pipeline_parallel = 2}},
                                                   {.mesh = {.data_parallel_shard = 2}},
-                                                  {.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2}}}) {
+                                                  {.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2}},
+                                                  {.mesh = {.tensor_parallel = 2}},
+                                                  {.mesh = {.pipeline_parallel = 2, .tensor_parallel = 2}}}) {
     SCOPED_TRACE(to_source({.job = job, .layout = layout}));
     expect_same(train(layout, job), expected, tolerance("fp64"));
   }
@@ -92,10 +97,14 @@ INSTANTIATE_TEST_SUITE_P(Every, Adapters,
                                            Model{"qwen3_moe"}, Model{"qwen2"},
                                            Model{.family = "qwen3_dense", .has_magnitudes = true},
                                            Model{.family = "qwen3_moe", .has_magnitudes = true},
-                                           Model{.family = "qwen2", .has_magnitudes = true}),
+                                           Model{.family = "qwen2", .has_magnitudes = true},
+                                           Model{.family = "qwen3_dense", .dropout = 0.25},
+                                           Model{.family = "qwen3_moe", .has_magnitudes = true, .dropout = 0.25},
+                                           Model{.family = "qwen2", .ties_embeddings = true, .dropout = 0.25}),
                          [](const auto& each) {
                            return cat(each.param.family, each.param.ties_embeddings ? "_tied" : "",
-                                      each.param.has_magnitudes ? "_with_magnitudes" : "");
+                                      each.param.has_magnitudes ? "_with_magnitudes" : "",
+                                      each.param.dropout > 0 ? "_with_dropout" : "");
                          });
 
 }  // namespace

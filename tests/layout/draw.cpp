@@ -83,6 +83,7 @@ LayoutJob draw_job() {
   job.has_short_sequences = one_in(3);
   if (job.has_short_sequences) job.own.dropout = job.head_dropout = 0.0;  // a mask numbers positions with their padding
   job.has_pairs = one_in(5);
+  job.has_snapshots = !job.has_short_sequences && !job.has_pairs && !job.calls_layers_twice && one_in(4);
   job.num_sequences = number(1, 3);
   job.num_steps = number(1, 4);
   using enum UpdateRule;
@@ -168,6 +169,7 @@ Layout draw_layout(const LayoutJob& job) {
   }
   using enum Checkpoints;
   layout.checkpoints = any_of<Checkpoints>({kNone, kNone, kLayers, kNested, kOuter, kOuterNested});
+  if (job.has_snapshots && layout.checkpoints >= kOuter) layout.checkpoints = kLayers;  // between layers nothing is kept
   layout.keeps_master_weights = one_in(4);
   if (one_in(4)) layout.deal = any_of<Deal>({Deal::kByReplica, Deal::kByReplica, Deal::kByRank});
   const bool splits_sequences = layout.mesh.context_parallel_shard * layout.mesh.context_parallel_replicate > 1;
@@ -230,9 +232,11 @@ LayoutCase draw_case() {
     if (!is_proportional) drawn.job.update_rule = kNesterov;
   }
   drawn.job.has_magnitudes = drawn.job.adapts && (cuts_rows || one_in(2));
+  if (drawn.job.adapts && !drawn.job.has_short_sequences && one_in(2)) drawn.job.adapter_dropout = 0.25;
   const LayoutJob& job = drawn.job;
   const bool is_language_model = job.heads == std::vector{Head::kCausalLM};
-  if (is_language_model && !job.packs && !job.has_short_sequences && !job.has_pairs && one_in(2)) {
+  const bool compares = !job.packs && !job.has_short_sequences && !job.has_pairs && !job.has_snapshots;
+  if (is_language_model && compares && one_in(2)) {
     drawn.job.prefers = true;
     drawn.job.num_sequences = 2;
   }

@@ -1,4 +1,4 @@
-// Every head of every family under data, sharded, expert and context parallelism, separately and combined.
+// Every head of every family under data, sharded, expert, context and tensor parallelism, separately and combined.
 #include <gtest/gtest.h>
 
 #include "tests/layout/layout_case.h"
@@ -22,7 +22,11 @@ INSTANTIATE_TEST_SUITE_P(
         NamedMesh{"replicate2_cp_replicate2", {.data_parallel_replicate = 2, .context_parallel_replicate = 2}},
         NamedMesh{"replicate2_ep2", {.data_parallel_replicate = 2, .expert_parallel = 2}},
         NamedMesh{"shard4_ep2", {.data_parallel_shard = 4, .expert_parallel = 2}},
-        NamedMesh{"hybrid2x2_ep4", {.data_parallel_replicate = 2, .data_parallel_shard = 2, .expert_parallel = 4}}),
+        NamedMesh{"hybrid2x2_ep4", {.data_parallel_replicate = 2, .data_parallel_shard = 2, .expert_parallel = 4}},
+        NamedMesh{"tp2", {.tensor_parallel = 2}},
+        NamedMesh{"shard2_tp2", {.data_parallel_shard = 2, .tensor_parallel = 2}},
+        NamedMesh{"pp2_replicate2_tp2",
+                  {.pipeline_parallel = 2, .data_parallel_replicate = 2, .tensor_parallel = 2}}),
     [](const auto& named) { return named.param.name; });
 
 TEST_P(Heads, Train_as_on_one_rank) {
@@ -46,11 +50,37 @@ TEST_P(Heads, Train_as_on_one_rank) {
   }
 }
 
-TEST(HeadsOfOtherKinds, Are_refused_with_tensor_parallelism_but_for_causal_language_models) {
-  for (const Head head : {Head::kClassification, Head::kEmbedding}) {
-    const LayoutCase drawn{.job = {.heads = {head}}, .layout = {.mesh = {.tensor_parallel = 2}}};
-    ASSERT_TRUE(refusal(drawn).has_value());
-    EXPECT_EQ(fault_of(drawn), "");
+TEST(HeadsOverTensorParallelRanks, Train_with_dropout_and_adapters_as_on_one_rank) {
+  using enum Head;
+  for (const Pooling pooling : {Pooling::kAll, Pooling::kSome, Pooling::kLast}) {
+    for (const bool adapts : {false, true}) {
+      const LayoutCase drawn{.job = {.num_layers = 2,
+                                     .adapts = adapts,
+                                     .adapter_dropout = 0.25,
+                                     .heads = {kCausalLM, kClassification, kEmbedding},
+                                     .head_dropout = 0.25,
+                                     .leaves_out = LeftOut::kMicrobatches,
+                                     .pooling = pooling,
+                                     .num_microbatches = 4,
+                                     .num_sequences = 2},
+                             .layout = {.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2},
+                                        .checkpoints = Checkpoints::kLayers}};
+      EXPECT_EQ(fault_of(drawn), "") << to_source(drawn);
+    }
+  }
+}
+
+TEST(Snapshots, Train_on_every_axis_as_on_one_rank) {
+  for (const DeviceMeshParameters& mesh :
+       {DeviceMeshParameters{.tensor_parallel = 2}, DeviceMeshParameters{.context_parallel_shard = 2},
+        DeviceMeshParameters{.data_parallel_shard = 2, .context_parallel_replicate = 2, .tensor_parallel = 2},
+        DeviceMeshParameters{.pipeline_parallel = 2, .tensor_parallel = 2},
+        DeviceMeshParameters{.pipeline_parallel = 2, .context_parallel_shard = 2, .tensor_parallel = 2}}) {
+    for (const Pooling pooling : {Pooling::kAll, Pooling::kSome, Pooling::kLast}) {
+      const LayoutCase drawn{.job = {.has_snapshots = true, .pooling = pooling, .num_sequences = 2},
+                             .layout = {.mesh = mesh, .checkpoints = Checkpoints::kLayers}};
+      EXPECT_EQ(fault_of(drawn), "") << to_source(drawn);
+    }
   }
 }
 

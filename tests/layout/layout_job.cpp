@@ -39,7 +39,8 @@ bool has_experts(const LayoutJob& job) {
 
 bool has_dropout(const LayoutJob& job) {
   const bool is_classified = std::ranges::find(job.heads, Head::kClassification) != job.heads.end();
-  return (is_classified && job.head_dropout > 0) || (job.family == kOwnLayers && job.own.dropout > 0);
+  return (is_classified && job.head_dropout > 0) || (job.family == kOwnLayers && job.own.dropout > 0) ||
+         (job.adapts && job.adapter_dropout > 0);
 }
 
 bool has_buffer(const LayoutJob& job) { return job.family == kOwnLayers && job.own.has_buffer; }
@@ -151,10 +152,7 @@ std::optional<std::string> refusal(const LayoutJob& job, const Layout& layout) {
   const DeviceMeshParameters& mesh = layout.mesh;
   const bool has_other_heads = std::ranges::any_of(job.heads, [](const Head head) { return head != Head::kCausalLM; });
   const bool splits_sequences = mesh.context_parallel_shard * mesh.context_parallel_replicate > 1;
-  const bool are_layers_refused = mesh.tensor_parallel > 1 && (has_experts(job) || job.family == kOwnLayers);
-  const bool is_head_late = are_layers_refused && num_stages(layout) > 1;  // on another stage than the first layers
-  if (has_other_heads && splits_sequences && !is_head_late) return "mesh.context_parallel";
-  if (are_layers_refused || (mesh.tensor_parallel > 1 && has_other_heads)) return "mesh.tensor_parallel";
+  if (has_other_heads && splits_sequences) return "mesh.context_parallel";
   if (waits_for_ever(job, layout)) return kNeedsEqualMicrobatches;  // before any forward
   const bool is_packed = job.packs || (job.has_short_sequences && !layout.pads);
   return is_packed && splits_sequences ? std::optional<std::string>(kPackedSequences) : std::nullopt;
@@ -286,6 +284,7 @@ std::string source(const LayoutJob& job) {
       .member("freezes_attention", &LayoutJob::freezes_attention)
       .member("adapts", &LayoutJob::adapts)
       .member("has_magnitudes", &LayoutJob::has_magnitudes)
+      .member("adapter_dropout", &LayoutJob::adapter_dropout)
       .member("is_mixed", &LayoutJob::is_mixed)
       .member("calls_layers_twice", &LayoutJob::calls_layers_twice)
       .member("freezes_late", &LayoutJob::freezes_late)
@@ -295,6 +294,7 @@ std::string source(const LayoutJob& job) {
       .member("starves_experts", &LayoutJob::starves_experts)
       .member("heads", &LayoutJob::heads)
       .member("head_dropout", &LayoutJob::head_dropout)
+      .member("has_snapshots", &LayoutJob::has_snapshots)
       .member("leaves_out", &LayoutJob::leaves_out)
       .member("pooling", &LayoutJob::pooling)
       .member("labels", &LayoutJob::labels)

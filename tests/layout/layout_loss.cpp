@@ -77,6 +77,8 @@ struct Inputs {
   at::Tensor positions;
   std::optional<PackedSequences> packed = std::nullopt;
   std::optional<at::Tensor> real_positions = std::nullopt;
+  at::Tensor snapshot_mask = {};  // [B, S]
+  std::int64_t num_parts = 1;     // of a sequence, which ranks with losses of their own have
 };
 
 PackedSequences boundaries_of(const std::vector<Sequence>& sequences) {
@@ -112,7 +114,9 @@ Inputs make_inputs(const LayoutJob& job, std::int64_t number, std::int64_t which
   Inputs inputs{.ids = here(&Sequence::ids),
                 .labels = here(&Sequence::labels),
                 .mask = std::nullopt,
-                .positions = here(&Sequence::positions)};
+                .positions = here(&Sequence::positions),
+                .snapshot_mask = here(&Sequence::mask),
+                .num_parts = rows.positions.num_ranks()};
   const bool has_padding = num_padding > 0 || (!is_one_row && num_real < job.num_sequences * length);
   if (job.pooling != Pooling::kAll || job.has_short_sequences || has_padding) inputs.mask = here(&Sequence::mask);
   if (job.packs || is_one_row) inputs.packed = boundaries_of(sequences);
@@ -158,7 +162,7 @@ double factor_of(Weights weights, std::int64_t number) {
 
 StageInputs forward_inputs(const LayoutJob& job, const Inputs& inputs) {
   SequenceHeadsShared shared{.sequence = {.position_ids = inputs.positions,
-                                          .hidden_states_agg_mask = {},
+                                          .hidden_states_agg_mask = inputs.snapshot_mask,
                                           .packed = inputs.packed,
                                           .real_positions = inputs.real_positions},
                              .heads = {}};
@@ -170,16 +174,26 @@ StageInputs forward_inputs(const LayoutJob& job, const Inputs& inputs) {
   return {.input = {inputs.ids}, .shared = std::move(shared)};
 }
 
+// Of whole sequences, on each rank that has a part of them.
+Sum loss_of_snapshots(const at::Tensor& snapshots, const Inputs& inputs) {
+  const at::Tensor targets = at::sin(at::arange(snapshots.numel(), at::kDouble)).view(snapshots.sizes());
+  const auto share = 1.0 / static_cast<double>(inputs.num_parts);
+  return {.of_losses = (snapshots - targets.to(snapshots.scalar_type())).square().sum() * share,
+          .of_counts = at::scalar_tensor(static_cast<double>(snapshots.size(1)) * share)};
+}
+
 // One forward, and the sums over the positions that it predicts.
 struct Forward {
   Forward(DecoderHeadsOutput of_model, const Inputs& inputs, const std::vector<Head>& used)
       : output(std::move(of_model)) {
     for (const Head head : used) {
-      const Sum sum =
-          std::visit([&](const auto& of_head) { return loss_of(of_head, inputs); }, output.heads.at(name_of(head)));
-      losses = losses + sum.of_losses.to(at::kDouble);
-      counts = counts + sum.of_counts.to(at::kDouble);
+      add(std::visit([&](const auto& of_head) { return loss_of(of_head, inputs); }, output.heads.at(name_of(head))));
     }
+    if (output.hidden_states_snapshot) add(loss_of_snapshots(*output.hidden_states_snapshot, inputs));
+  }
+  void add(const Sum& sum) {
+    losses = losses + sum.of_losses.to(at::kDouble);
+    counts = counts + sum.of_counts.to(at::kDouble);
   }
   DecoderHeadsOutput output;
   at::Tensor losses = at::zeros({}, at::kDouble);

@@ -17,7 +17,7 @@ namespace {
 
 ModulePtr<PreNormDecoder> make_backbone(const LayoutJob& job, Checkpoints checkpoints, const PipelineStageInfo& stage) {
   const SmallDecoder sizes{.num_layers = job.num_layers,
-                           .hidden_size = 16,
+                           .hidden_size = kLayoutHidden,
                            .intermediate_size = 13,  // not divisible by any number of ranks
                            .num_attention_heads = job.num_heads,
                            .num_key_value_heads = job.num_key_heads,
@@ -31,7 +31,9 @@ ModulePtr<PreNormDecoder> make_backbone(const LayoutJob& job, Checkpoints checkp
                            .auxiliary_loss_coefficient = job.balances_by_loss ? 0.1 : 0.0,
                            .bias_update_rate = job.balances_by_bias || job.starves_experts ? 1e-3 : 0.0};
   const DecoderStageOptions options{
-      .stage = stage, .enable_checkpointing = checkpoints != Checkpoints::kNone && checkpoints != Checkpoints::kOuter};
+      .stage = stage,
+      .snapshot_mode = job.has_snapshots ? HiddenStatesAggregationMode::kMean : HiddenStatesAggregationMode::kNo,
+      .enable_checkpointing = checkpoints != Checkpoints::kNone && checkpoints != Checkpoints::kOuter};
   if (job.family == kOwnLayers) return make_own_decoder(job.own, sizes, options);
   return decoder_family(job.family).make_small(sizes, options);
 }
@@ -64,6 +66,29 @@ void freeze_attention(const PreNormDecoder& decoder) {
       if (name.starts_with("self_attn")) parameter->set_requires_grad(false);
     }
   }
+}
+
+// Of all modules, and full tuning of norms.
+StackConfig adapters_of(const LayoutJob& job) {
+  const LoraParams params{.r = 3, .alpha = 5.0, .dropout = job.adapter_dropout};
+  LoraParams of_experts = params;
+  of_experts.dropout = 0.0;
+  const std::string projections = ".*\\.self_attn\\.[a-z]*_proj", mixtures = ".*\\.(mlp|experts)\\..*";
+  StackConfig method{.methods = {FullTuneConfig{.module_name_pattern = ".*norm"}}};
+  std::string others;  // by a negative look ahead
+  if (job.has_magnitudes) {
+    method.methods.emplace_back(DoraConfig{.module_name_pattern = projections, .params = params});
+    others += cat("(?!", projections, "$)");
+    const std::string of_mlp = ".*\\.(mlp|shared_expert)\\.[a-z]*_proj";
+    method.methods.emplace_back(DoraConfig{.module_name_pattern = of_mlp, .params = has_experts(job) ? of_experts : params});
+    others += cat("(?!", of_mlp, "$)");
+  }
+  if (has_experts(job)) {
+    method.methods.emplace_back(LoraConfig{.module_name_pattern = cat(others, mixtures), .params = of_experts});
+    others += cat("(?!", mixtures, "$)");
+  }
+  method.methods.emplace_back(LoraConfig{.module_name_pattern = cat(others, ".*"), .params = params});
+  return method;
 }
 
 }  // namespace
@@ -100,8 +125,7 @@ DecoderLayerOutput LayoutModel::run_layers(const DecoderLayerOutput& input, cons
 DecoderWithHeads::Output LayoutModel::forward(const SequenceStageInput& input,
                                               const SequenceHeadsShared& shared) const {
   if (num_passes_ == 1 && !is_one_checkpoint_) return decoder(input, shared);
-  const LayerContext context{.tables = backbone->rope_provider(shared.sequence.position_ids),
-                             .shared = shared.sequence};
+  const LayerContext context = backbone->layer_context(shared.sequence);
   DecoderLayerOutput begin;
   if (const auto* const ids = std::get_if<SequenceInput>(&input)) {
     begin.hidden_states = backbone->embed_tokens(ids->input_ids);
@@ -158,15 +182,7 @@ ModulePtr<LayoutModel> make_layout_model(const LayoutJob& job, Checkpoints check
     }
   }
   if (job.adapts) {
-    const PeftConfig norms = FullTuneConfig{.module_name_pattern = ".*norm"};
-    const LoraParams params{.r = 3, .alpha = 5.0};
-    const std::string projections = ".*\\.(self_attn|mlp|shared_expert)\\.[a-z]*_proj";
-    StackConfig method{.methods = {norms, LoraConfig{.module_name_pattern = ".*", .params = params}}};
-    if (job.has_magnitudes) {
-      method.methods = {norms, DoraConfig{.module_name_pattern = projections, .params = params},
-                        LoraConfig{.module_name_pattern = cat("(?!", projections, "$).*"), .params = params}};
-    }
-    (void)inject_peft_into_stage(method, *model);
+    (void)inject_peft_into_stage(adapters_of(job), *model);
   }
   if (job.freezes_attention) freeze_attention(*model->backbone);
   return model;

@@ -9,6 +9,14 @@
 namespace d9d::test {
 namespace {
 
+// Outputs of a pooled head, and a sum over the positions of one sequence.
+bool is_pooled(const at::Tensor& tensor) {
+  return tensor.dim() > 1 && (tensor.size(-1) == kLayoutClasses || tensor.size(-1) == kLayoutEmbedding);
+}
+bool is_snapshot(const at::Tensor& tensor) {
+  return tensor.dim() == 2 && tensor.size(0) == 1 && tensor.size(1) == kLayoutHidden;
+}
+
 class MutatedCommunicator final : public Communicator {
  public:
   MutatedCommunicator(std::shared_ptr<Communicator> whole, Mutation mutation, PhaseOfRank& phase)
@@ -24,11 +32,13 @@ class MutatedCommunicator final : public Communicator {
     if (mutation_ == Mutation::kReplicaMean && is_gradient) return whole_->all_reduce(tensor, ReduceOp::kAvg);
     if (mutation_ == Mutation::kReplicaTwice && is_gradient) whole_->all_reduce(tensor, op).wait();
     if (mutation_ == Mutation::kTotalsMean && is_first_sum) return whole_->all_reduce(tensor, ReduceOp::kAvg);
-    const bool is_of_rows =  // norms, or log-probabilities
-        phase_.phase == Phase::kForward && tensor.is_floating_point() && tensor.dim() == 1;
+    const bool is_in_forward = phase_.phase == Phase::kForward && tensor.is_floating_point();
+    const bool is_of_rows = is_in_forward && tensor.dim() == 1;  // norms, or log-probabilities
     const bool is_dropped =
         (mutation_ == Mutation::kNormsOfPart && is_of_rows) ||
         (mutation_ == Mutation::kPreferenceOfPart && is_of_rows && !balances) ||
+        (mutation_ == Mutation::kPooledOfPart && is_in_forward && is_pooled(tensor)) ||
+        (mutation_ == Mutation::kSnapshotOfPart && is_in_forward && is_snapshot(tensor)) ||
         (mutation_ == Mutation::kReplicaDropped && is_gradient && !std::exchange(has_dropped_, true)) ||
         (mutation_ == Mutation::kAuxiliaryDropped && phase_.phase == Phase::kForward && balances) ||
         (mutation_ == Mutation::kBalanceDropped && phase_.phase == Phase::kFinish && counts_tokens) ||
@@ -143,6 +153,8 @@ constexpr Description kDescriptions[] = {
     {Mutation::kNormsOfPart, "norms_of_part", "magnitudes divide by norms of the columns that a rank has"},
     {Mutation::kKeysUnsummed, "keys_unsummed", "gradients of keys that several ranks have are not summed"},
     {Mutation::kPreferenceOfPart, "preference_of_part", "preferences compare the positions that a rank has"},
+    {Mutation::kPooledOfPart, "pooled_of_part", "pooled heads use the positions that a rank has"},
+    {Mutation::kSnapshotOfPart, "snapshot_of_part", "snapshots are means over the positions that a rank has"},
     {Mutation::kBufferDropped, "buffer_dropped", "a layer's own buffer follows the activations of one rank"},
     {Mutation::kFreezingUnseen, "freezing_unseen", "a parameter that is frozen late is not seen"},
     {Mutation::kUnequalCut, "unequal_cut", "ranks train as many microbatches as the one that has fewest"},
@@ -184,7 +196,9 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   if (mesh.world_size() == 1 || refusal(drawn)) return false;
   if (mutation == Mutation::kBufferDropped) return has_buffer(job);
   if (mutation == Mutation::kUnequalCut) return is_unequal(job, layout);
-  if (mutation == Mutation::kAuxiliaryDropped) return has_context && has_experts(job) && job.balances_by_loss;
+  if (mutation == Mutation::kAuxiliaryDropped) {
+    return (has_context || mesh.tensor_parallel > 1) && has_experts(job) && job.balances_by_loss;
+  }
   if (mutation == Mutation::kBalanceDropped) return has_experts(job) && job.balances_by_bias;
   if (mutation == Mutation::kPaddingCounted) {
     return layout.pads && has_experts(job) && (job.balances_by_loss || job.balances_by_bias);
@@ -197,6 +211,12 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   if (mutation == Mutation::kNormsOfPart) return job.has_magnitudes && mesh.tensor_parallel > 1;
   if (mutation == Mutation::kKeysUnsummed) return job.num_key_heads % mesh.tensor_parallel != 0;
   if (mutation == Mutation::kPreferenceOfPart) return job.prefers && has_context;
+  if (mutation == Mutation::kPooledOfPart) {
+    return mesh.tensor_parallel > 1 && job.heads != std::vector{Head::kCausalLM};
+  }
+  if (mutation == Mutation::kSnapshotOfPart) {
+    return job.has_snapshots && job.num_sequences == 1 && (has_context || mesh.tensor_parallel > 1);
+  }
   if (mutation == Mutation::kMessageStale) return mesh.pipeline_parallel > 1;
   if (mutation == Mutation::kMessageRounded) return num_stages(layout) > 1 && !is_rounded_to_float(drawn);
   if (mutation == Mutation::kLostAsleep) return !layout.sleeps.empty() && job.num_steps > 1;

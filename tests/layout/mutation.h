@@ -33,6 +33,8 @@ enum class Mutation : std::uint8_t {
   kNormsOfPart,        // magnitudes divide by norms of the columns that a rank has
   kKeysUnsummed,       // ranks do not sum gradients of keys and values that they have whole
   kPreferenceOfPart,   // preferences compare the positions that a rank has
+  kPooledOfPart,       // pooled heads use the positions that a rank has
+  kSnapshotOfPart,     // snapshots are means over the positions that a rank has
   kBufferDropped,      // a layer's own buffer follows the activations of one rank
   kFreezingUnseen,     // a parameter that is frozen late is not seen
   kUnequalCut,         // ranks train as many microbatches as the one that has fewest

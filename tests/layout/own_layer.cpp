@@ -88,6 +88,14 @@ DecoderLayerOutput OwnLayer::forward(const at::Tensor& hidden_states, const Laye
   return output;
 }
 
+// Beside those of its blocks.
+std::optional<TensorPlan> OwnLayer::tensor_plan(std::int64_t /*num_ranks*/) const {
+  TensorPlan plan{.parameters = {{scale, Replicate{}}}};
+  if (!branch) return plan;
+  for (const auto& [name, parameter] : branch->named_parameters()) plan.parameters.push_back({parameter, Replicate{}});
+  return plan;
+}
+
 void OwnLayer::on_step_finished(StepOutcome outcome) {
   if (!seen) return;
   const at::NoGradGuard no_grad;

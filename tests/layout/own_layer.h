@@ -17,6 +17,7 @@ class OwnLayer : public DecoderLayer {
  public:
   OwnLayer(const OwnLayers& own, const SmallDecoder& sizes);
   [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const LayerContext& context) const override;
+  [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
   // `number`: within the step.
   void begin_microbatch(std::int64_t step, std::int64_t number) {
     num_calls_ = 0;

@@ -73,7 +73,7 @@ void parallelize_by_hand(const DistContext& context, const LayoutModel& model, c
 void parallelize(const DistContext& context, const LayoutModel& model, const Layout& layout) {
   for (const auto& layer : model.backbone->layers()) {
     auto* const own = dynamic_cast<OwnLayer*>(layer.shared().get());
-    if (own != nullptr) own->set_ranks(context.mesh(MeshDomain::kBatch).slice({"dp", "cp"}));
+    if (own != nullptr) own->set_ranks(context.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"}));
   }
   if (layout.composition == Composition::kDefault) {
     parallelize_decoder(context, *model.backbone, model.heads(), layout.fsdp, layout.tensor);

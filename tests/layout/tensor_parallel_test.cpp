@@ -19,12 +19,14 @@ INSTANTIATE_TEST_SUITE_P(
                       NamedMesh{"replicate2_tp2", {.data_parallel_replicate = 2, .tensor_parallel = 2}},
                       NamedMesh{"shard2_tp2", {.data_parallel_shard = 2, .tensor_parallel = 2}},
                       NamedMesh{"hybrid2x2_tp2",
-                                {.data_parallel_replicate = 2, .data_parallel_shard = 2, .tensor_parallel = 2}}),
+                                {.data_parallel_replicate = 2, .data_parallel_shard = 2, .tensor_parallel = 2}},
+                      NamedMesh{"cp_shard2_tp2", {.context_parallel_shard = 2, .tensor_parallel = 2}},
+                      NamedMesh{"pp2_shard2_tp2",
+                                {.pipeline_parallel = 2, .data_parallel_shard = 2, .tensor_parallel = 2}}),
     [](const auto& layout) { return layout.param.name; });
 
-TEST_P(TensorParallel, Trains_families_without_experts_as_one_rank_does) {
+TEST_P(TensorParallel, Trains_every_family_as_one_rank_does) {
   for (const DecoderFamily& family : decoder_families()) {
-    if (family.has_experts) continue;
     SCOPED_TRACE(family.name);
     const LayoutJob job{.family = family.name};
     expect_same(train({.mesh = GetParam().mesh}, job), train({}, job), tolerance("fp64"));

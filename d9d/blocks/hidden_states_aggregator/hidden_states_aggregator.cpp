@@ -5,23 +5,31 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/collectives/differentiable.h"
 
 namespace d9d {
 
-HiddenStatesAggregator::HiddenStatesAggregator(HiddenStatesAggregationMode mode, std::optional<at::Tensor> mask)
-    : mode_(mode), mask_(std::move(mask)) {
-  D9D_CHECK(mode_ == HiddenStatesAggregationMode::kNo || mask_.has_value(), ConfigError,
+HiddenStatesAggregator::HiddenStatesAggregator(HiddenStatesAggregationMode mode, const std::optional<at::Tensor>& mask,
+                                               AggregationRanks ranks)
+    : mode_(mode), ranks_(std::move(ranks)) {
+  if (mode_ == HiddenStatesAggregationMode::kNo) return;
+  D9D_CHECK(mask.has_value(), ConfigError,
             "[blocks::aggregator] expected an aggregation mask for the mean of hidden states, got none. Set "
             "hidden_states_agg_mask.");
+  const std::int64_t length = mask->size(1) / ranks_.of_shards.num_ranks();
+  weights_ = mask->narrow(1, ranks_.of_shards.index() * length, length);
+  counts_ = mask->to(at::promote_types(mask->scalar_type(), at::kFloat)).sum(1, /*keepdim=*/true);
+  if (ranks_.of_context.num_ranks() > 1) counts_ = all_reduce_forward(counts_, ranks_.of_context.lane_communicator());
+  counts_ = counts_.clamp_min(1);
 }
 
 void HiddenStatesAggregator::add(const at::Tensor& hidden_states) {
   if (mode_ == HiddenStatesAggregationMode::kNo) return;
   const at::ScalarType wide = hidden_states.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor weights = mask_->to(wide);                               // [B, S]
-  const at::Tensor counts = weights.sum(1, /*keepdim=*/true).clamp_min(1);  // [B, 1]
-  const at::Tensor mean = at::einsum("bsh,bs->bh", {hidden_states.to(wide), weights}) / counts;
-  collected_.push_back(mean.to(hidden_states.scalar_type()));
+  at::Tensor sums = at::einsum("bsh,bs->bh", {hidden_states.to(wide), weights_.to(wide)});
+  if (ranks_.of_shards.num_ranks() > 1) sums = all_reduce_forward(sums, ranks_.of_shards.lane_communicator());
+  if (ranks_.of_context.num_ranks() > 1) sums = all_reduce_both(sums, ranks_.of_context.lane_communicator());
+  collected_.push_back((sums / counts_.to(wide)).to(hidden_states.scalar_type()));
 }
 
 std::optional<at::Tensor> HiddenStatesAggregator::pack_with_snapshot(const std::optional<at::Tensor>& incoming) {

@@ -5,6 +5,8 @@
 //   HiddenStatesAggregator aggregator(HiddenStatesAggregationMode::kMean, mask);
 //   aggregator.add(hidden_states);                             // [B, S, H], after the embedding and after each layer
 //   auto snapshot = aggregator.pack_with_snapshot(incoming);   // [n, B, H]
+//
+// Legend   B batch, S positions, H hidden size, n snapshots, W tensor-parallel ranks
 #pragma once
 
 #include <cstdint>
@@ -13,6 +15,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/core/mesh/device_mesh.h"
+
 namespace d9d {
 
 enum class HiddenStatesAggregationMode : std::uint8_t {
@@ -20,12 +24,23 @@ enum class HiddenStatesAggregationMode : std::uint8_t {
   kMean,  // mean over the positions that the mask keeps
 };
 
+// The ranks that have other positions of the same sequences, of one axis or none.
+struct AggregationRanks {
+  DeviceMesh of_context = {};  // context parallelism, which cuts the mask too: each has its own loss
+  DeviceMesh of_shards = {};   // tensor parallelism, which cuts hidden states alone: all have one loss
+};
+
 class HiddenStatesAggregator {
  public:
-  // mask [B, S], 1 keeps a position. Throws ConfigError if the mode is kMean and there is no mask.
-  HiddenStatesAggregator(HiddenStatesAggregationMode mode, std::optional<at::Tensor> mask);
+  // mask [B, S], 1 keeps a position. Throws ConfigError if the mode is kMean and there is no mask. Collective over the
+  // ranks of context parallelism.
+  HiddenStatesAggregator(HiddenStatesAggregationMode mode, const std::optional<at::Tensor>& mask,
+                         AggregationRanks ranks = {});
 
-  // hidden_states [B, S, H]. A sequence whose mask keeps no position gives zeros. Gradients flow through the snapshots.
+  // hidden_states [B, S / W, H]. A sequence whose mask keeps no position gives zeros. Gradients flow through the
+  // snapshots, which are means over the positions of all ranks: the gradient is that of the sum of the losses of ranks
+  // of context parallelism, each with the weight that one rank would have. Collective over all ranks, in forward and
+  // backward.
   void add(const at::Tensor& hidden_states);
 
   // [n, B, H]: `incoming` followed by the collected vectors, which are then cleared. None if both are empty; with kNo
@@ -34,7 +49,9 @@ class HiddenStatesAggregator {
 
  private:
   HiddenStatesAggregationMode mode_;
-  std::optional<at::Tensor> mask_;
+  AggregationRanks ranks_;
+  at::Tensor weights_;                 // [B, S / W], the mask of this rank's positions
+  at::Tensor counts_;                  // [B, 1], over all positions, at least 1
   std::vector<at::Tensor> collected_;  // [B, H] each
 };
 

@@ -49,15 +49,34 @@ double MoELayer::training_flops(std::int64_t /*num_positions*/) const {
   return static_cast<double>(config.top_k) * of_an_expert;
 }
 
+std::optional<TensorPlan> MoELayer::tensor_plan(std::int64_t /*num_ranks*/) const {
+  TensorPlan plan{.input = TensorPlan::Edge::kShard, .output = TensorPlan::Edge::kShard};
+  const auto replicate = [&](const Module& module) {
+    for (const auto& [name, parameter] : module.named_parameters()) {
+      if (parameter->mesh().axes().empty()) plan.parameters.push_back({parameter, Replicate{}});
+    }
+  };
+  replicate(*router);
+  replicate(*grouped_experts);
+  if (shared_expert && shared_expert->gate) replicate(*shared_expert->gate);
+  return plan;
+}
+
 MoEOutput MoELayer::forward(const at::Tensor& hidden_states, const std::optional<at::Tensor>& real_positions) const {
-  const at::Tensor all = hidden_states.reshape({-1, config.hidden_size});
-  const at::Tensor tokens = real_positions ? kernels::select_rows(all, *real_positions) : all;
+  const auto tokens_of = [&](const at::Tensor& x) {
+    const at::Tensor all = x.reshape({-1, config.hidden_size});
+    return real_positions ? kernels::select_rows(all, *real_positions) : all;
+  };
+  const at::Tensor tokens = tokens_of(hidden_states);
   const RoutedTokens routed = router(tokens);
   count_tokens(routed.expert_ids);
   const auto dispatched = dispatcher_->dispatch(tokens, routed.expert_ids, routed.probs);
   at::Tensor out = dispatched->combine(grouped_experts(dispatched->rows, dispatched->probs, dispatched->groups));
-  if (shared_expert) out = out + shared_expert(tokens);
-  if (real_positions) out = kernels::place_rows(out, *real_positions, all.size(0));
+  if (shared_expert) {
+    // Tensor parallelism divides its features, for which it gathers equal shards of the sequence, padding too.
+    out = out + (shards_.num_ranks() > 1 ? tokens_of(shared_expert(hidden_states)) : shared_expert(tokens));
+  }
+  if (real_positions) out = kernels::place_rows(out, *real_positions, hidden_states.numel() / config.hidden_size);
   MoEOutput output{.hidden_states = out.view(hidden_states.sizes()), .auxiliary_loss = std::nullopt};
   if (config.auxiliary_loss_coefficient > 0.0) {
     output.auxiliary_loss = balance_loss(routed) * config.auxiliary_loss_coefficient;
@@ -77,9 +96,10 @@ at::Tensor MoELayer::balance_loss(const RoutedTokens& routed) const {
     kernels::add_expert_counts_(here, routed.expert_ids);
     return here;
   });
-  if (ranks_.of_positions.num_ranks() > 1) {
-    const at::Tensor here = at::stack({probabilities, counts.to(probabilities.scalar_type())});
-    const std::vector<at::Tensor> sums = all_reduce_both(here, ranks_.of_positions.lane_communicator()).unbind();
+  if (shards_.num_ranks() > 1 || ranks_.of_positions.num_ranks() > 1) {
+    at::Tensor sums = at::stack({probabilities, counts.to(probabilities.scalar_type())});
+    if (shards_.num_ranks() > 1) sums = all_reduce_forward(sums, shards_.lane_communicator());
+    if (ranks_.of_positions.num_ranks() > 1) sums = all_reduce_both(sums, ranks_.of_positions.lane_communicator());
     probabilities = sums[0];
     counts = sums[1];
   }

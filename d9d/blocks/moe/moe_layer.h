@@ -15,6 +15,7 @@
 #include "d9d/blocks/moe/router.h"
 #include "d9d/blocks/moe/shared_swiglu.h"
 #include "d9d/blocks/moe/token_dispatcher.h"
+#include "d9d/core/mesh/device_mesh.h"
 
 namespace d9d {
 
@@ -46,21 +47,27 @@ class MoELayer : public Module {
  public:
   explicit MoELayer(const MoELayerConfig& config);
 
-  // hidden_states [..., H]. real_positions [n] int64: the flat indices of the positions that are data (SequenceShared);
-  // none: all. The others are not routed, not counted, and zero in the result. The auxiliary loss covers all positions
-  // of this microbatch that are data: ranks that share its positions get the same value, and its gradient is that of
-  // the sum of the ranks' uses of it, whatever weights their losses have. Collective over these ranks, in forward and
-  // backward, if the coefficient is positive.
+  // hidden_states [..., H]; under tensor parallelism a shard of the sequence, [B, S / W, H]. real_positions [n] int64:
+  // the flat indices of its positions that are data (SequenceShared); none: all. The others are not routed, not
+  // counted, and zero in the result. The auxiliary loss covers all positions of this microbatch that are data: ranks
+  // that share its positions get the same value. Its gradient is that of the sum of the uses of it by ranks of context
+  // parallelism, whatever weights their losses have; ranks of tensor parallelism have one loss, which uses it once.
+  // Collective over all these ranks, in forward and backward, if the coefficient is positive.
   [[nodiscard]] MoEOutput forward(const at::Tensor& hidden_states,
                                   const std::optional<at::Tensor>& real_positions = std::nullopt) const;
 
   // Those of the experts that a token chooses.
   [[nodiscard]] double training_flops(std::int64_t num_positions) const override;
 
+  // All tokens of a rank are whole and need no other rank but for their experts. Experts that are placed already, by
+  // expert parallelism, are not part of it.
+  [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
+  void set_tensor_parallel_context(TensorParallelContextPtr context) override { shards_ = context->ranks(); }
+
   // The ranks whose tokens are counted together for load balancing. Default: this rank only.
   struct CountRanks {
     DeviceMesh of_tokens = {};     // all ranks with other tokens
-    DeviceMesh of_positions = {};  // those among them with other positions of the same microbatch
+    DeviceMesh of_positions = {};  // those among them with other positions of the same microbatch, and another loss
   };
   void set_count_ranks(CountRanks ranks) { ranks_ = std::move(ranks); }
 
@@ -88,6 +95,7 @@ class MoELayer : public Module {
 
   std::unique_ptr<TokenDispatcher> dispatcher_;
   CountRanks ranks_;
+  DeviceMesh shards_;  // tensor parallelism: the ranks with other positions of the same microbatch, and the same loss
 };
 
 }  // namespace d9d

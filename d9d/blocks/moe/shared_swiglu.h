@@ -20,7 +20,7 @@ struct SharedExpertParameters {
 class SharedSwiGLU : public Module {
  public:
   SharedSwiGLU(std::int64_t hidden_size, const SharedExpertParameters& parameters);
-  // x [T, H] -> [T, H].
+  // x [..., H] -> [..., H]; under tensor parallelism x is a shard of the sequence, [B, S / W, H].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
 
   const ModulePtr<SwiGLU> expert;

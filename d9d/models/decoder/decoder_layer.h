@@ -14,7 +14,7 @@ namespace d9d {
 // What all layers of a stage get beside their hidden states. A new input of layers is a member here.
 struct LayerContext {
   RotaryTables tables;
-  SequenceShared shared;  // packed is for attention, real_positions for experts
+  SequenceShared shared;  // packed is for attention, real_positions for experts: those of hidden_states
   static constexpr auto fields() {
     return record<LayerContext>(field("tables", &LayerContext::tables), field("shared", &LayerContext::shared));
   }
@@ -31,7 +31,8 @@ struct DecoderLayerOutput {
 
 class DecoderLayer : public Module {
  public:
-  // hidden_states [B, S, H]; under tensor parallelism a shard of the positions, while the context covers all of them.
+  // hidden_states [B, S, H]; under tensor parallelism a shard of the positions, while the context, but for
+  // real_positions, covers all of them.
   [[nodiscard]] virtual DecoderLayerOutput forward(const at::Tensor& hidden_states,
                                                    const LayerContext& context) const = 0;
   // Whether a cache of keys and values serves the layer in generation: positions meet in Sdpa alone. A layer that mixes

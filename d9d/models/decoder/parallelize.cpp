@@ -18,12 +18,6 @@ std::vector<std::shared_ptr<Module>> without_null(std::vector<std::shared_ptr<Mo
   return modules;
 }
 
-void check_no_snapshots(const PreNormDecoder& decoder, const char* key, std::int64_t degree) {
-  D9D_CHECK(decoder.options.snapshot_mode == HiddenStatesAggregationMode::kNo, ConfigError,
-            "[models::parallelize_decoder] hidden-state snapshots are not built in this version with mesh.", key, " = ",
-            degree, ". Set snapshot_mode to kNo, or the degree to 1.");
-}
-
 // Throws unless every parameter belongs to a block that supports shards of the sequence.
 void check_tensor_parallel(const Module& module, std::int64_t degree) {
   for (const auto& [name, parameter] : module.named_parameters()) {
@@ -54,19 +48,20 @@ void check_edges(const std::string& name, const Module& module, std::int64_t deg
 void tensor_parallel(PreNormDecoder& decoder, const std::vector<std::shared_ptr<Module>>& heads,
                      const DeviceMesh& dense, const TensorParallelConfig& config) {
   const std::int64_t degree = dense.axis_size("tp");
-  check_no_snapshots(decoder, "tensor_parallel", degree);
   parallelize_tensor_parallel(decoder, dense, "tp", config);
   check_tensor_parallel(decoder, degree);
   for (const auto& [name, layers] : decoder.named_children()) {
     if (name != "layers") continue;
     for (const auto& [index, layer] : layers->named_children()) check_edges(cat(name, ".", index), *layer, degree);
   }
-  decoder.set_num_position_shards(degree);
+  decoder.set_position_shards(dense.slice({"tp"}));
   for (const auto& head : heads) {
     const std::optional<TensorPlan> plan = head->tensor_plan(degree);
     D9D_CHECK(plan && plan->input == TensorPlan::Edge::kShard, ConfigError,
               "[models::parallelize_decoder] mesh.tensor_parallel = ", degree,
-              " is not built in this version for heads other than the language-modelling head. Set it to 1.");
+              " needs a tensor_plan() of each head, which takes shards of the positions (TensorPlan::Edge::kShard), "
+              "got a head without one. Override it, or set the degree to 1 and mesh.data_parallel_shard to ",
+              degree, ".");
     parallelize_tensor_parallel(*head, dense, "tp", config);
     check_tensor_parallel(*head, degree);
   }
@@ -131,13 +126,14 @@ void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
   const DeviceMesh& expert = context.mesh(MeshDomain::kExpert);
   const DeviceMesh positions = context.mesh(MeshDomain::kBatch).slice({"cp"});
   if (positions.num_ranks() > 1) {
-    check_no_snapshots(decoder, "context_parallel_shard x context_parallel_replicate", positions.num_ranks());
     parallelize_context_parallel(decoder, positions);
+    decoder.set_context_ranks(positions);
     for (const auto& head : without_null(heads)) parallelize_context_parallel(*head, positions);
   }
-  if (dense.axis_size("tp") > 1) tensor_parallel(decoder, without_null(heads), dense, tensor);
   parallelize_expert_parallel(
-      decoder, expert, {.of_tokens = context.mesh(MeshDomain::kBatch).slice({"dp", "cp"}), .of_positions = positions});
+      decoder, expert,
+      {.of_tokens = context.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"}), .of_positions = positions});
+  if (dense.axis_size("tp") > 1) tensor_parallel(decoder, without_null(heads), dense, tensor);
   if (dense.axis_size("dp_cp_shard") > 1) {
     shard(context, decoder, heads, fsdp);
     return;

@@ -21,6 +21,14 @@ at::ScalarType dtype_between_layers(const DecoderLayer& layer) {
 // The dtype of the auxiliary loss: float64 for a decoder in float64, otherwise float32.
 at::ScalarType auxiliary_dtype(at::ScalarType dtype) { return at::promote_types(dtype, at::kFloat); }
 
+// Those of the indices of [B, S] positions that are of this rank's shard, as indices of its [B, S / W] positions.
+at::Tensor of_shard(const at::Tensor& indices, at::IntArrayRef sizes, const DeviceMesh& ranks) {
+  const at::Tensor is_one = at::zeros({sizes[0] * sizes[1]}, indices.options().dtype(at::kBool));
+  is_one.index_fill_(0, indices, true);
+  const std::int64_t length = sizes[1] / ranks.num_ranks();
+  return is_one.view(sizes).narrow(1, ranks.index() * length, length).reshape({-1}).nonzero().squeeze(1);
+}
+
 }  // namespace
 
 PreNormDecoder::PreNormDecoder(PreNormDecoderConfig configuration, const DecoderStageOptions& stage_options,
@@ -59,12 +67,21 @@ std::vector<ParameterPtr> PreNormDecoder::tied_head_weights() {
   return embed_tokens->weights;
 }
 
+LayerContext PreNormDecoder::layer_context(const SequenceShared& shared) const {
+  LayerContext context{.tables = rope_provider(shared.position_ids), .shared = shared};
+  if (shared.real_positions && position_shards_.num_ranks() > 1) {
+    context.shared.real_positions = of_shard(*shared.real_positions, shared.position_ids.sizes(), position_shards_);
+  }
+  return context;
+}
+
 SequenceTransfer PreNormDecoder::forward(const SequenceStageInput& input, const SequenceShared& shared) const {
   D9D_CHECK(
       std::holds_alternative<SequenceInput>(input) == options.stage.is_first(), ConfigError,
       "[models::decoder] expected token ids on the first stage and a transfer on the others, got the other on stage ",
       options.stage.current_stage, " of ", options.stage.num_stages, ".");
-  HiddenStatesAggregator aggregator(options.snapshot_mode, shared.hidden_states_agg_mask);
+  HiddenStatesAggregator aggregator(options.snapshot_mode, shared.hidden_states_agg_mask,
+                                    {.of_context = context_ranks_, .of_shards = position_shards_});
   SequenceTransfer state;
   if (const auto* ids = std::get_if<SequenceInput>(&input)) {
     state.hidden_states = embed_tokens(ids->input_ids);
@@ -72,7 +89,7 @@ SequenceTransfer PreNormDecoder::forward(const SequenceStageInput& input, const 
   } else {
     state = std::get<SequenceTransfer>(input);
   }
-  const LayerContext context{.tables = rope_provider(shared.position_ids), .shared = shared};
+  const LayerContext context = layer_context(shared);
   for (const ModulePtr<DecoderLayer>& layer : *layers_) {
     const DecoderLayerOutput output = layer(state.hidden_states, context);
     state.hidden_states = output.hidden_states;
@@ -94,14 +111,15 @@ SequenceTransfer PreNormDecoder::forward(const SequenceStageInput& input, const 
 SequenceTransfer PreNormDecoder::stage_transfer(const SequenceInput& pipeline_input, StageBoundary boundary) const {
   const std::int64_t batch = pipeline_input.input_ids.size(0);
   const std::int64_t sequence = pipeline_input.input_ids.size(1);
-  D9D_CHECK(sequence % num_position_shards_ == 0, ConfigError,
-            "[models::decoder] expected positions in a multiple of the tensor-parallel ranks = ", num_position_shards_,
+  const std::int64_t num_shards = position_shards_.num_ranks();
+  D9D_CHECK(sequence % num_shards == 0, ConfigError,
+            "[models::decoder] expected positions in a multiple of the tensor-parallel ranks = ", num_shards,
             ", got ids ", pipeline_input.input_ids.sizes(),
             ". Pad sequences by collate_padded_to_multiple() or collate_fixed_to_multiple().");
   const at::ScalarType dtype = dtype_between_layers(*(*layers_)[0]);
   const at::TensorOptions meta(at::kMeta);
   SequenceTransfer transfer{
-      .hidden_states = at::empty({batch, sequence / num_position_shards_, config.hidden_size}, meta.dtype(dtype)),
+      .hidden_states = at::empty({batch, sequence / num_shards, config.hidden_size}, meta.dtype(dtype)),
       .hidden_states_snapshot = std::nullopt,
       .auxiliary_loss = std::nullopt};
   const std::int64_t layers_done = boundary == StageBoundary::kIncoming ? layer_range.begin : layer_range.end;

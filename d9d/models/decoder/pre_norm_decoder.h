@@ -9,6 +9,7 @@
 #include "d9d/blocks/embedding/split_token_embeddings.h"
 #include "d9d/blocks/hidden_states_aggregator/hidden_states_aggregator.h"
 #include "d9d/blocks/normalization/rms_norm.h"
+#include "d9d/core/mesh/device_mesh.h"
 #include "d9d/models/decoder/decoder_backbone.h"
 #include "d9d/models/decoder/decoder_layer.h"
 #include "d9d/modules/module_list.h"
@@ -88,9 +89,15 @@ class PreNormDecoder : public DecoderBackbone {
   // For example to set activation checkpointing of single layers: (*layers)[i]->set_activation_checkpointing(...).
   [[nodiscard]] const std::vector<ModulePtr<DecoderLayer>>& layers() const { return layers_->modules(); }
 
-  // Tensor parallelism: the number of ranks over which positions of hidden states between layers are sharded, [B, S /
-  // W, H]. Stages send shards: each rank sends its shard to the rank of the next stage with the same positions.
-  void set_num_position_shards(std::int64_t count) { num_position_shards_ = count; }
+  // What each layer of this stage gets. Under tensor parallelism with real positions the host waits for a GPU to count
+  // those of this rank's shard.
+  [[nodiscard]] LayerContext layer_context(const SequenceShared& shared) const;
+
+  // Tensor parallelism: the ranks, of one axis, over which positions of hidden states between layers are sharded, [B, S
+  // / W, H]. Stages send shards: each rank sends its shard to the rank of the next stage with the same positions.
+  void set_position_shards(DeviceMesh ranks) { position_shards_ = std::move(ranks); }
+  // Context parallelism: the ranks, of one axis, that have other parts of each sequence. Snapshots are of all of them.
+  void set_context_ranks(DeviceMesh ranks) { context_ranks_ = std::move(ranks); }
 
   const PreNormDecoderConfig config;
   const DecoderStageOptions options;
@@ -103,7 +110,8 @@ class PreNormDecoder : public DecoderBackbone {
   [[nodiscard]] ModulePtr<SplitTokenEmbeddings> make_embedding();
 
   const ModulePtr<ModuleList<DecoderLayer>> layers_;  // children's names are global indices
-  std::int64_t num_position_shards_ = 1;
+  DeviceMesh position_shards_;
+  DeviceMesh context_ranks_;
 };
 
 }  // namespace d9d

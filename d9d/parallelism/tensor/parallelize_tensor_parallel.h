@@ -10,6 +10,8 @@
 //   sinks                            Shard(0)     Shard(0)        one per head
 //   norms between blocks             Replicate    Partial(sum)    each rank has different positions
 //   embedding, head                  Shard(0)     Shard(0)        each split of the vocabulary, unevenly
+//   routers, gates of shared experts Replicate    Partial(sum)    each rank has different tokens
+//   experts                          Replicate    Partial(sum)    unless parallelize_expert_parallel() has placed them
 //
 // Legend   W ranks, Hkv heads of keys and values
 //
@@ -25,10 +27,11 @@
 
 namespace d9d {
 
-// Local; call it on the meta device, before FSDP. Carries out the plans of `module` and of all modules below; modules
-// without a plan do not change. `axis` is an axis of the mesh of dense parameters. Heads and features
-// that its ranks do not divide are cut unevenly, heads as a whole; the last ranks may get none. Throws ConfigError if a
-// rank would get no row of any split of a vocabulary. Call it for both the embedding and the head if they are tied.
+// Local; call it on the meta device, after parallelize_expert_parallel() and before FSDP. Carries out the plans of
+// `module` and of all modules below; modules without a plan do not change. `axis` is an axis of the mesh of dense
+// parameters. Heads and features that its ranks do not divide are cut unevenly, heads as a whole; the last ranks may get
+// none. Throws ConfigError if a rank would get no row of any split of a vocabulary. Call it for both the embedding and
+// the head if they are tied.
 void parallelize_tensor_parallel(Module& module, const DeviceMesh& mesh, const std::string& axis = "tp",
                                  const TensorParallelConfig& config = {});
 

@@ -124,15 +124,15 @@ TEST(GenerateBatch, Continues_as_transformers_on_layouts_of_up_to_four_ranks) {
   for (const std::int64_t replicas : degrees) {
     for (const std::int64_t shards : degrees) {
       for (const std::int64_t slices : {1, 2}) {  // there are two heads of keys
-        const DeviceMeshParameters mesh{
+        DeviceMeshParameters mesh{
             .data_parallel_replicate = replicas, .data_parallel_shard = shards, .tensor_parallel = slices};
-        if (mesh.world_size() > 1 && mesh.world_size() <= 4) testing::run_ranks(mesh, dense);
-      }
-      for (const std::int64_t parallel : degrees) {
-        const DeviceMeshParameters mesh{
-            .data_parallel_replicate = replicas, .data_parallel_shard = shards, .expert_parallel = parallel};
         const std::int64_t num_ranks = mesh.world_size();
-        if (num_ranks > 1 && num_ranks <= 4 && num_ranks % parallel == 0) testing::run_ranks(mesh, experts);
+        if (num_ranks == 1 || num_ranks > 4) continue;
+        testing::run_ranks(mesh, dense);
+        for (const std::int64_t parallel : degrees) {
+          mesh.expert_parallel = parallel;
+          if (num_ranks % parallel == 0) testing::run_ranks(mesh, experts);
+        }
       }
     }
   }
