@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/blocks/linear/tensor_parallel_context.h"
+
 namespace d9d {
 
 ClassificationHead::ClassificationHead(const ClassificationHeadConfig& config, std::int64_t hidden_size)
@@ -14,9 +16,14 @@ std::optional<TensorPlan> ClassificationHead::tensor_plan(std::int64_t /*num_ran
   return plan_of_rows(*this);
 }
 
+void ClassificationHead::set_tensor_parallel_context(TensorParallelContextPtr context) {
+  shards_ = context->ranks();
+  share_rows(*this, shards_);
+}
+
 ClassificationOutput ClassificationHead::forward(const at::Tensor& hidden_states, const PoolingShared& shared) const {
   const PooledRows pooled = pooled_rows(hidden_states, shared, shards_);
-  const at::Tensor scores = pooled.whole(score(dropout(pooled.rows, whole_window(pooled.rows))));
+  const at::Tensor scores = pooled.whole(score(dropout(pooled.rows)));
   return {.scores = scores.to(at::promote_types(scores.scalar_type(), at::kFloat))};
 }
 

@@ -3,7 +3,7 @@
 
 #include "d9d/blocks/head/head_config.h"
 #include "d9d/blocks/head/pooled_rows.h"
-#include "d9d/blocks/linear/tensor_parallel_context.h"
+#include "d9d/blocks/linear/linear.h"
 #include "d9d/blocks/regularization/dropout.h"
 
 namespace d9d {
@@ -27,7 +27,7 @@ class ClassificationHead : public Module {
   [[nodiscard]] ClassificationOutput forward(const at::Tensor& hidden_states, const PoolingShared& shared) const;
 
   [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
-  void set_tensor_parallel_context(TensorParallelContextPtr context) override { shards_ = context->ranks(); }
+  void set_tensor_parallel_context(TensorParallelContextPtr context) override;
 
   const ModulePtr<Dropout> dropout;
   const ModulePtr<Linear> score;

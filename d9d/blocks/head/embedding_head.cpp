@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/blocks/linear/tensor_parallel_context.h"
+
 namespace d9d {
 
 EmbeddingHead::EmbeddingHead(const EmbeddingHeadConfig& config, std::int64_t hidden_size)
@@ -13,6 +15,11 @@ EmbeddingHead::EmbeddingHead(const EmbeddingHeadConfig& config, std::int64_t hid
                      : nullptr) {}
 
 std::optional<TensorPlan> EmbeddingHead::tensor_plan(std::int64_t /*num_ranks*/) const { return plan_of_rows(*this); }
+
+void EmbeddingHead::set_tensor_parallel_context(TensorParallelContextPtr context) {
+  shards_ = context->ranks();
+  share_rows(*this, shards_);
+}
 
 EmbeddingOutput EmbeddingHead::forward(const at::Tensor& hidden_states, const PoolingShared& shared) const {
   constexpr double kSmallestNorm = 1e-12;  // as torch.nn.functional.normalize

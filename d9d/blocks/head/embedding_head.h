@@ -3,7 +3,7 @@
 
 #include "d9d/blocks/head/head_config.h"
 #include "d9d/blocks/head/pooled_rows.h"
-#include "d9d/blocks/linear/tensor_parallel_context.h"
+#include "d9d/blocks/linear/linear.h"
 
 namespace d9d {
 
@@ -24,7 +24,7 @@ class EmbeddingHead : public Module {
   [[nodiscard]] EmbeddingOutput forward(const at::Tensor& hidden_states, const PoolingShared& shared) const;
 
   [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
-  void set_tensor_parallel_context(TensorParallelContextPtr context) override { shards_ = context->ranks(); }
+  void set_tensor_parallel_context(TensorParallelContextPtr context) override;
 
   const bool normalizes;
   const ModulePtr<Linear> projection;  // null without embedding_dim

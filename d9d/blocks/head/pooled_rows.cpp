@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/blocks/regularization/dropout.h"
 #include "d9d/core/collectives/differentiable.h"
 
 namespace d9d {
@@ -47,12 +48,6 @@ PooledRows rows_of_shard(const at::Tensor& hidden_states, const at::Tensor& posi
 
 }  // namespace
 
-TensorPlan plan_of_rows(const Module& module) {
-  TensorPlan plan{.input = TensorPlan::Edge::kShard, .output = TensorPlan::Edge::kWhole};
-  for (const auto& [name, parameter] : module.named_parameters()) plan.parameters.push_back({parameter, Replicate{}});
-  return plan;
-}
-
 at::Tensor PooledRows::whole(const at::Tensor& outputs) const {
   if (!is_here) return outputs;
   return all_reduce_forward(at::where(is_here->unsqueeze(-1), outputs, 0), shards.lane_communicator());
@@ -78,6 +73,18 @@ PooledRows pooled_rows(const at::Tensor& hidden_states, const PoolingShared& sha
                           : rows_of_shard(hidden_states, selection.positions, shards);
   if (selection.fits) pooled.rows = at::where(selection.fits->unsqueeze(1), pooled.rows, std::nan(""));
   return pooled;
+}
+
+TensorPlan plan_of_rows(const Module& head) {
+  TensorPlan plan{.input = TensorPlan::Edge::kShard, .output = TensorPlan::Edge::kWhole};
+  for (const auto& [name, parameter] : head.named_parameters()) plan.parameters.push_back({parameter, Replicate{}});
+  return plan;
+}
+
+void share_rows(Module& head, const DeviceMesh& shards) {
+  head.for_each_module([&](const std::string&, Module& each) {
+    if (auto* const dropout = dynamic_cast<Dropout*>(&each)) dropout->add_cut({.ranks = shards});
+  });
 }
 
 }  // namespace d9d

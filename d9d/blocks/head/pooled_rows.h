@@ -31,12 +31,9 @@ struct PoolingShared {
   }
 };
 
-// The plan of a head that computes with them: its parameters are replicated, and each rank's rows are others.
-[[nodiscard]] TensorPlan plan_of_rows(const Module& module);
-
 struct PooledRows {
-  at::Tensor rows;                           // [n, H], or [B, S, H] without a mask. Those of other ranks are any values
-  std::optional<at::Tensor> is_here = {};    // [n] or [B, S] bool: the position is in this rank's shard; none: all are
+  at::Tensor rows;                         // [n, H], or [B, S, H] without a mask. Those of other ranks are any values
+  std::optional<at::Tensor> is_here = {};  // [n] or [B, S] bool: the position is in this rank's shard; none: all are
   DeviceMesh shards = {};
 
   // Collective. outputs [n, ...] or [B, S, ...], of which a row depends on the same one of `rows` alone -> the same
@@ -50,5 +47,10 @@ struct PooledRows {
 // returns NaN on a GPU.
 [[nodiscard]] PooledRows pooled_rows(const at::Tensor& hidden_states, const PoolingShared& shared,
                                      const DeviceMesh& shards = {});
+
+// The tensor plan of a head that computes with them: its parameters are replicated, and each rank's rows are others.
+[[nodiscard]] TensorPlan plan_of_rows(const Module& head);
+// Local. Tells each Dropout of the head, and of its adapters, that all ranks of `shards` get the same rows.
+void share_rows(Module& head, const DeviceMesh& shards);
 
 }  // namespace d9d

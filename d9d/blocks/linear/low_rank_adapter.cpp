@@ -1,5 +1,6 @@
 #include "d9d/blocks/linear/low_rank_adapter.h"
 
+#include <algorithm>
 #include <regex>
 
 #include "d9d/blocks/linear/tensor_parallel_context.h"
@@ -13,7 +14,15 @@ bool is_adapter_parameter(const std::string& name) {
 }
 
 void AdapterDropout::set_tensor_parallel_context(TensorParallelContextPtr context) {
-  add_cut({.ranks = context->ranks(), .dim = std::nullopt});
+  const auto is_cut = [](const ParameterPtr& factor) {
+    return std::ranges::any_of(factor->placements(),
+                               [](const Placement& placement) { return std::holds_alternative<Shard>(placement); });
+  };
+  if (is_cut(a_) || std::ranges::any_of(b_, is_cut)) {
+    add_cut({.ranks = context->ranks()});
+  } else {
+    Dropout::set_tensor_parallel_context(std::move(context));
+  }
 }
 
 std::vector<Dropout::Part> AdapterDropout::parts_of(const at::Tensor& mask) const {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "d9d/blocks/linear/magnitude.h"
 #include "d9d/blocks/regularization/dropout.h"
@@ -29,12 +30,13 @@ struct LowRankConfig {
 inline constexpr const char* kAdapterParameters = "(?:.*\\.)?lora_(?:[AB]\\.(?:[^.]+\\.)?|magnitude_vector\\.)weight";
 [[nodiscard]] bool is_adapter_parameter(const std::string& name);
 
-// Of what A reads. Tensor parallelism does not cut its positions as it does between blocks, but its features where it
-// cuts those of A, which is the second dim of A's weight.
+// Of what A reads. Where tensor parallelism cuts A or B, this is the whole sequence, and the features that A has;
+// otherwise the positions of the rank, as between blocks.
 class AdapterDropout final : public Dropout {
  public:
-  AdapterDropout(double drop_probability, ParameterPtr weight_of_a)
-      : Dropout(drop_probability), a_(std::move(weight_of_a)) {}
+  // a [..., in, ...]: the weight of A, of which `in` is the second dim; b: those of B.
+  AdapterDropout(double drop_probability, ParameterPtr a, std::vector<ParameterPtr> b)
+      : Dropout(drop_probability), a_(std::move(a)), b_(std::move(b)) {}
   void set_tensor_parallel_context(TensorParallelContextPtr context) override;
 
  protected:
@@ -42,6 +44,7 @@ class AdapterDropout final : public Dropout {
 
  private:
   const ParameterPtr a_;
+  const std::vector<ParameterPtr> b_;
 };
 
 // A, B: the modules of the factors, without bias. Both are Linear, or GroupedLinear; a factor that is cut as a
@@ -99,7 +102,9 @@ class Adaptable : public Module {
     b->to(dtype);
     ModulePtr<AdapterDropout> dropout;
     if constexpr (requires { a->weight; }) {  // otherwise A looks up rows by ids, which nothing drops
-      if (config.dropout > 0.0) dropout = make_module<AdapterDropout>(config.dropout, a->weight);
+      std::vector<ParameterPtr> weights_of_b;
+      for (const auto& [name, parameter] : b->named_parameters()) weights_of_b.push_back(parameter);
+      if (config.dropout > 0.0) dropout = make_module<AdapterDropout>(config.dropout, a->weight, weights_of_b);
     }
     put_adapter({.a = a, .b = b, .dropout = dropout, .scale = config.scale, .magnitude = magnitude});
   }

@@ -26,7 +26,7 @@ void Dropout::set_tensor_parallel_context(TensorParallelContextPtr context) {
 }
 
 void Dropout::add_cut(const TensorCut& cut) {
-  if (std::ranges::find(cuts_, cut) == cuts_.end()) cuts_.push_back(cut);
+  if (std::ranges::find(cuts_, cut.ranks, &TensorCut::ranks) == cuts_.end()) cuts_.push_back(cut);
 }
 
 std::vector<Dropout::Part> Dropout::parts_of(const at::Tensor& mask) const {
@@ -78,17 +78,9 @@ RandomStream Dropout::next_stream() const {
 }
 
 at::Tensor Dropout::forward(const at::Tensor& x) const {
-  return dropped(x, [this](const at::Tensor& mask) { return parts_of(mask); });
-}
-
-at::Tensor Dropout::forward(const at::Tensor& x, const ElementWindow& window) const {
-  return dropped(x, [&](const at::Tensor& mask) { return std::vector<Part>{{.mask = mask, .window = window}}; });
-}
-
-at::Tensor Dropout::dropped(const at::Tensor& x, const PartsOfMask& parts_of_mask) const {
   if (!is_training() || probability == 0.0) return x;
   const at::Tensor mask = at::empty(x.sizes(), x.options().dtype(at::kBool));
-  const std::vector<Part> parts = parts_of_mask(mask);
+  const std::vector<Part> parts = parts_of(mask);
   const RandomStream stream = replayed([this] { return next_stream(); });
   for (const auto& [part, window] : parts) fill_bernoulli(part, window, stream, 1.0 - probability);
   return x * mask / (1.0 - probability);

@@ -10,7 +10,6 @@
 //   dropout->add_cut({.ranks = batch.slice({"cp"}), .dim = 1});            // a rank has S / W of the positions
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <vector>
 
@@ -23,7 +22,6 @@ namespace d9d {
 struct TensorCut {
   PositionCut ranks;
   std::optional<std::int64_t> dim = std::nullopt;
-  bool operator==(const TensorCut&) const = default;
 };
 
 class Dropout : public Module {
@@ -33,11 +31,8 @@ class Dropout : public Module {
   // clock, than the cuts cover, or if x lacks a dim that is cut.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
 
-  // The same for a part of a larger tensor, which `window` tells in place of the cuts.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const ElementWindow& window) const;
-
-  // Local. Cuts the part that earlier cuts leave; a cut that exists already is not added again.
-  // parallelize_context_parallel() and parallelize_tensor_parallel() call it for x [B, S, ...].
+  // Local. Cuts the part that earlier cuts leave. Ranks that have a cut keep it: a block tells of what its children get,
+  // before parallelize_context_parallel() and parallelize_tensor_parallel() call this for x [B, S, ...].
   void add_cut(const TensorCut& cut);
 
   [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
@@ -55,8 +50,6 @@ class Dropout : public Module {
   [[nodiscard]] virtual std::vector<Part> parts_of(const at::Tensor& mask) const;
 
  private:
-  using PartsOfMask = std::function<std::vector<Part>(const at::Tensor& mask)>;
-  [[nodiscard]] at::Tensor dropped(const at::Tensor& x, const PartsOfMask& parts_of_mask) const;
   [[nodiscard]] RandomStream next_stream() const;
   void check_cuts(const RandomClock& clock) const;
 

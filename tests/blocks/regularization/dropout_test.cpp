@@ -162,6 +162,15 @@ TEST(Dropout, Draws_for_chunks_of_a_tensor_that_ranks_share) {
   }
 }
 
+TEST(Dropout, Keeps_the_first_cut_over_ranks) {
+  const DeviceMesh ranks = DeviceMesh("batch", {{"tp", 2}}, test::lone_rank(1, 2)).slice({"tp"});
+  const auto whole = make_network()->first(at::ones({4, 6}, at::kDouble));
+  const auto network = make_network();
+  network->first->add_cut({.ranks = ranks});
+  network->first->add_cut({.ranks = ranks, .dim = 1});
+  EXPECT_TRUE(at::equal(network->first(at::ones({4, 6}, at::kDouble)), whole));
+}
+
 TEST(Dropout, Refuses_ranks_of_a_microbatch_that_it_was_not_told_of) {
   const DeviceMesh mesh("batch", {{"cp", 2}, {"tp", 2}}, test::lone_rank(1, 4));
   const auto network = make_network();
