@@ -92,20 +92,18 @@ TEST(AdaptersOfHeads, Train_on_pipelines_data_and_tensor_parallel_ranks_as_on_on
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, Adapters,
-                         ::testing::Values(Model{"qwen3_dense"}, Model{"qwen3_dense", /*ties_embeddings=*/true},
-                                           Model{"qwen3_moe"}, Model{"qwen2"},
-                                           Model{.family = "qwen3_dense", .has_magnitudes = true},
-                                           Model{.family = "qwen3_moe", .has_magnitudes = true},
-                                           Model{.family = "qwen2", .has_magnitudes = true},
-                                           Model{.family = "qwen3_dense", .dropout = 0.25},
-                                           Model{.family = "qwen3_moe", .has_magnitudes = true, .dropout = 0.25},
-                                           Model{.family = "qwen2", .ties_embeddings = true, .dropout = 0.25}),
-                         [](const auto& each) {
-                           return cat(each.param.family, each.param.ties_embeddings ? "_tied" : "",
-                                      each.param.has_magnitudes ? "_with_magnitudes" : "",
-                                      each.param.dropout > 0 ? "_with_dropout" : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Every, Adapters,
+    ::testing::Values(Model{"qwen3_dense"}, Model{"qwen3_dense", /*ties_embeddings=*/true}, Model{"qwen3_moe"},
+                      Model{"qwen2"}, Model{.family = "qwen3_dense", .has_magnitudes = true},
+                      Model{.family = "qwen3_moe", .has_magnitudes = true},
+                      Model{.family = "qwen2", .has_magnitudes = true}, Model{.family = "qwen3_dense", .dropout = 0.25},
+                      Model{.family = "qwen3_moe", .has_magnitudes = true, .dropout = 0.25},
+                      Model{.family = "qwen2", .ties_embeddings = true, .dropout = 0.25}),
+    [](const auto& each) {
+      return cat(each.param.family, each.param.ties_embeddings ? "_tied" : "",
+                 each.param.has_magnitudes ? "_with_magnitudes" : "", each.param.dropout > 0 ? "_with_dropout" : "");
+    });
 
 }  // namespace
 }  // namespace d9d::test::adapters_test

@@ -169,7 +169,8 @@ Layout draw_layout(const LayoutJob& job) {
   }
   using enum Checkpoints;
   layout.checkpoints = any_of<Checkpoints>({kNone, kNone, kLayers, kNested, kOuter, kOuterNested});
-  if (job.has_snapshots && layout.checkpoints >= kOuter) layout.checkpoints = kLayers;  // between layers nothing is kept
+  if (job.has_snapshots && layout.checkpoints >= kOuter)
+    layout.checkpoints = kLayers;  // between layers nothing is kept
   layout.keeps_master_weights = one_in(4);
   if (one_in(4)) layout.deal = any_of<Deal>({Deal::kByReplica, Deal::kByReplica, Deal::kByRank});
   const bool splits_sequences = layout.mesh.context_parallel_shard * layout.mesh.context_parallel_replicate > 1;

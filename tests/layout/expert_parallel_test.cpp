@@ -37,9 +37,8 @@ INSTANTIATE_TEST_SUITE_P(
         NamedMesh{"replicate2_tp2_ep4", {.data_parallel_replicate = 2, .tensor_parallel = 2, .expert_parallel = 4}},
         NamedMesh{"shard2_tp2", {.data_parallel_shard = 2, .tensor_parallel = 2}},
         NamedMesh{"shard4_tp2_ep4", {.data_parallel_shard = 4, .tensor_parallel = 2, .expert_parallel = 4}},
-        NamedMesh{
-            "hybrid2x2_tp2_ep2",
-            {.data_parallel_replicate = 2, .data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}},
+        NamedMesh{"hybrid2x2_tp2_ep2",
+                  {.data_parallel_replicate = 2, .data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}},
         NamedMesh{"cp_shard2_tp2_ep4", {.context_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 4}},
         NamedMesh{"cp_replicate2_tp2", {.context_parallel_replicate = 2, .tensor_parallel = 2}},
         NamedMesh{"pp2_tp2_ep2", {.pipeline_parallel = 2, .tensor_parallel = 2, .expert_parallel = 2}}),

@@ -25,8 +25,7 @@ INSTANTIATE_TEST_SUITE_P(
         NamedMesh{"hybrid2x2_ep4", {.data_parallel_replicate = 2, .data_parallel_shard = 2, .expert_parallel = 4}},
         NamedMesh{"tp2", {.tensor_parallel = 2}},
         NamedMesh{"shard2_tp2", {.data_parallel_shard = 2, .tensor_parallel = 2}},
-        NamedMesh{"pp2_replicate2_tp2",
-                  {.pipeline_parallel = 2, .data_parallel_replicate = 2, .tensor_parallel = 2}}),
+        NamedMesh{"pp2_replicate2_tp2", {.pipeline_parallel = 2, .data_parallel_replicate = 2, .tensor_parallel = 2}}),
     [](const auto& named) { return named.param.name; });
 
 TEST_P(Heads, Train_as_on_one_rank) {
@@ -54,17 +53,17 @@ TEST(HeadsOverTensorParallelRanks, Train_with_dropout_and_adapters_as_on_one_ran
   using enum Head;
   for (const Pooling pooling : {Pooling::kAll, Pooling::kSome, Pooling::kLast}) {
     for (const bool adapts : {false, true}) {
-      const LayoutCase drawn{.job = {.num_layers = 2,
-                                     .adapts = adapts,
-                                     .adapter_dropout = 0.25,
-                                     .heads = {kCausalLM, kClassification, kEmbedding},
-                                     .head_dropout = 0.25,
-                                     .leaves_out = LeftOut::kMicrobatches,
-                                     .pooling = pooling,
-                                     .num_microbatches = 4,
-                                     .num_sequences = 2},
-                             .layout = {.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2},
-                                        .checkpoints = Checkpoints::kLayers}};
+      const LayoutCase drawn{
+          .job = {.num_layers = 2,
+                  .adapts = adapts,
+                  .adapter_dropout = 0.25,
+                  .heads = {kCausalLM, kClassification, kEmbedding},
+                  .head_dropout = 0.25,
+                  .leaves_out = LeftOut::kMicrobatches,
+                  .pooling = pooling,
+                  .num_microbatches = 4,
+                  .num_sequences = 2},
+          .layout = {.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2}, .checkpoints = Checkpoints::kLayers}};
       EXPECT_EQ(fault_of(drawn), "") << to_source(drawn);
     }
   }

@@ -86,10 +86,10 @@ struct LayoutJob {
   bool freezes_attention = false;  // attention of every second layer, and the embedding
   bool is_mixed = false;           // norms in fp32
   bool calls_layers_twice = false;
-  bool adapts = false;          // trains adapters of all modules that can have one, and norms, and nothing else
-  bool has_magnitudes = false;  // DoRA of linears between hidden activations, if it adapts
+  bool adapts = false;           // trains adapters of all modules that can have one, and norms, and nothing else
+  bool has_magnitudes = false;   // DoRA of linears between hidden activations, if it adapts
   double adapter_dropout = 0.0;  // of adapters, but for those of experts, if it adapts
-  bool freezes_late = false;    // freezes, or thaws, a parameter before the last step: refused on every layout
+  bool freezes_late = false;     // freezes, or thaws, a parameter before the last step: refused on every layout
   // For layers with experts.
   std::int64_t num_dense = 0;  // the first layers, which have no experts; the last layer always has them
   bool balances_by_loss = false;
@@ -98,7 +98,8 @@ struct LayoutJob {
   // The loss.
   std::vector<Head> heads = {Head::kCausalLM};
   double head_dropout = 0.0;  // of the classification head
-  bool has_snapshots = false;  // the loss has a term of them. Not with short sequences, two passes, pairs or preferences
+  bool has_snapshots =
+      false;  // the loss has a term of them. Not with short sequences, two passes, pairs or preferences
   LeftOut leaves_out = LeftOut::kNothing;
   Pooling pooling = Pooling::kAll;
   Labels labels = Labels::kUnequal;

@@ -80,7 +80,8 @@ StackConfig adapters_of(const LayoutJob& job) {
     method.methods.emplace_back(DoraConfig{.module_name_pattern = projections, .params = params});
     others += cat("(?!", projections, "$)");
     const std::string of_mlp = ".*\\.(mlp|shared_expert)\\.[a-z]*_proj";
-    method.methods.emplace_back(DoraConfig{.module_name_pattern = of_mlp, .params = has_experts(job) ? of_experts : params});
+    method.methods.emplace_back(
+        DoraConfig{.module_name_pattern = of_mlp, .params = has_experts(job) ? of_experts : params});
     others += cat("(?!", of_mlp, "$)");
   }
   if (has_experts(job)) {

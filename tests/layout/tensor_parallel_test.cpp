@@ -15,14 +15,13 @@ struct NamedMesh {
 class TensorParallel : public ::testing::TestWithParam<NamedMesh> {};
 INSTANTIATE_TEST_SUITE_P(
     Meshes, TensorParallel,
-    ::testing::Values(NamedMesh{"tp2", {.tensor_parallel = 2}},
-                      NamedMesh{"replicate2_tp2", {.data_parallel_replicate = 2, .tensor_parallel = 2}},
-                      NamedMesh{"shard2_tp2", {.data_parallel_shard = 2, .tensor_parallel = 2}},
-                      NamedMesh{"hybrid2x2_tp2",
-                                {.data_parallel_replicate = 2, .data_parallel_shard = 2, .tensor_parallel = 2}},
-                      NamedMesh{"cp_shard2_tp2", {.context_parallel_shard = 2, .tensor_parallel = 2}},
-                      NamedMesh{"pp2_shard2_tp2",
-                                {.pipeline_parallel = 2, .data_parallel_shard = 2, .tensor_parallel = 2}}),
+    ::testing::Values(
+        NamedMesh{"tp2", {.tensor_parallel = 2}},
+        NamedMesh{"replicate2_tp2", {.data_parallel_replicate = 2, .tensor_parallel = 2}},
+        NamedMesh{"shard2_tp2", {.data_parallel_shard = 2, .tensor_parallel = 2}},
+        NamedMesh{"hybrid2x2_tp2", {.data_parallel_replicate = 2, .data_parallel_shard = 2, .tensor_parallel = 2}},
+        NamedMesh{"cp_shard2_tp2", {.context_parallel_shard = 2, .tensor_parallel = 2}},
+        NamedMesh{"pp2_shard2_tp2", {.pipeline_parallel = 2, .data_parallel_shard = 2, .tensor_parallel = 2}}),
     [](const auto& layout) { return layout.param.name; });
 
 TEST_P(TensorParallel, Trains_every_family_as_one_rank_does) {

@@ -18,12 +18,16 @@ std::vector<std::shared_ptr<Module>> without_null(std::vector<std::shared_ptr<Mo
   return modules;
 }
 
-// Throws unless every parameter belongs to a block that supports shards of the sequence.
+std::string instead_of(std::int64_t degree) {
+  return cat("Override it, or set the degree to 1, and mesh.data_parallel_shard to ", degree, ".");
+}
+
+// Throws unless a plan has placed each parameter.
 void check_tensor_parallel(const Module& module, std::int64_t degree) {
   for (const auto& [name, parameter] : module.named_parameters()) {
     D9D_CHECK(!parameter->mesh().axes().empty(), ConfigError,
-              "[models::parallelize_decoder] mesh.tensor_parallel = ", degree,
-              " is not built in this version for the block of '", name, "'. Set it to 1.");
+              "[models::parallelize_decoder] mesh.tensor_parallel = ", degree, " needs a tensor_plan() that places '",
+              name, "'. ", instead_of(degree));
   }
 }
 
@@ -40,8 +44,7 @@ void check_edges(const std::string& name, const Module& module, std::int64_t deg
   }
   const auto children = module.named_children();
   D9D_CHECK(!children.empty(), ConfigError, "[models::parallelize_decoder] mesh.tensor_parallel = ", degree,
-            " needs a tensor_plan() of '", name,
-            "', which gets a part of the positions. Override it, or set the degree to 1.");
+            " needs a tensor_plan() of '", name, "', which gets a part of the positions. ", instead_of(degree));
   for (const auto& [child, each] : children) check_edges(cat(name, ".", child), *each, degree);
 }
 
@@ -57,11 +60,12 @@ void tensor_parallel(PreNormDecoder& decoder, const std::vector<std::shared_ptr<
   decoder.set_position_shards(dense.slice({"tp"}));
   for (const auto& head : heads) {
     const std::optional<TensorPlan> plan = head->tensor_plan(degree);
-    D9D_CHECK(plan && plan->input == TensorPlan::Edge::kShard, ConfigError,
-              "[models::parallelize_decoder] mesh.tensor_parallel = ", degree,
-              " needs a tensor_plan() of each head, which takes shards of the positions (TensorPlan::Edge::kShard), "
-              "got a head without one. Override it, or set the degree to 1 and mesh.data_parallel_shard to ",
-              degree, ".");
+    D9D_CHECK(
+        plan && plan->input == TensorPlan::Edge::kShard, ConfigError,
+        "[models::parallelize_decoder] mesh.tensor_parallel = ", degree,
+        " needs a tensor_plan() of each head that takes shards of the positions (TensorPlan::Edge::kShard), got a "
+        "head without one. ",
+        instead_of(degree));
     parallelize_tensor_parallel(*head, dense, "tp", config);
     check_tensor_parallel(*head, degree);
   }

@@ -21,11 +21,13 @@ at::ScalarType dtype_between_layers(const DecoderLayer& layer) {
 // The dtype of the auxiliary loss: float64 for a decoder in float64, otherwise float32.
 at::ScalarType auxiliary_dtype(at::ScalarType dtype) { return at::promote_types(dtype, at::kFloat); }
 
-// Those of the indices of [B, S] positions that are of this rank's shard, as indices of its [B, S / W] positions.
+// Those of the indices of [B, S] positions that are of this rank's shard, as indices of its [B, S / W] positions. On the
+// meta device, where they are unknown: as many as it can have.
 at::Tensor of_shard(const at::Tensor& indices, at::IntArrayRef sizes, const DeviceMesh& ranks) {
+  const std::int64_t length = sizes[1] / ranks.num_ranks();
+  if (indices.is_meta()) return indices.slice(0, 0, sizes[0] * length);
   const at::Tensor is_one = at::zeros({sizes[0] * sizes[1]}, indices.options().dtype(at::kBool));
   is_one.index_fill_(0, indices, true);
-  const std::int64_t length = sizes[1] / ranks.num_ranks();
   return is_one.view(sizes).narrow(1, ranks.index() * length, length).reshape({-1}).nonzero().squeeze(1);
 }
 

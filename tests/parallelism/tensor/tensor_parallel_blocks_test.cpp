@@ -1,4 +1,4 @@
-// Attention and feed-forward over tensor-parallel ranks, compared with one rank.
+// Blocks over tensor-parallel ranks, compared with one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,6 +6,10 @@
 #include "d9d/blocks/attention/grouped_query_attention.h"
 #include "d9d/blocks/embedding/split_token_embeddings.h"
 #include "d9d/blocks/ffn/swiglu.h"
+#include "d9d/blocks/head/classification_head.h"
+#include "d9d/blocks/head/embedding_head.h"
+#include "d9d/blocks/hidden_states_aggregator/hidden_states_aggregator.h"
+#include "d9d/blocks/moe/moe_layer.h"
 #include "d9d/parallelism/tensor/parallelize_tensor_parallel.h"
 
 #include "tests/parallelism/one_rank.h"
@@ -186,6 +190,103 @@ TEST(TensorParallelSwiGLU, With_biases_equals_one_rank) {
     expect_equals_one_rank(SwiGLUConfig{.hidden_size = kHidden, .intermediate_size = 5, .has_bias = true},
                            checkpoints_down);
   }
+}
+
+// Of eight positions five are data; the last of the four ranks has none of these.
+TEST(TensorParallelMoE, With_a_shared_expert_padding_and_an_auxiliary_loss_equals_one_rank) {
+  const MoELayerConfig config{.hidden_size = kHidden,
+                              .intermediate_size = 5,
+                              .num_experts = 4,
+                              .top_k = 2,
+                              .shared_expert = SharedExpertParameters{.intermediate_size = 7, .enable_gate = true},
+                              .grouped_mm_backend = std::nullopt,
+                              .auxiliary_loss_coefficient = 0.3};
+  const at::Tensor is_real = at::tensor({1, 1, 1, 0, 1, 1, 0, 0}, at::kLong).view({2, kSequence});
+  const auto indices = [](const at::Tensor& is_one) { return is_one.reshape({-1}).nonzero().squeeze(1); };
+  run_ranks(RankBackend::kThreads, 4, [&](World& world) {
+    const DeviceMesh mesh = mesh_of(world, "tp");
+    const auto one = initialized(make_module<MoELayer>(config));
+    const auto cut = make_module<MoELayer>(config);
+    parallelize_tensor_parallel(*cut, mesh);
+    cut->set_count_ranks({.of_tokens = mesh.slice({"tp"})});
+    initialized(cut);
+    const at::Tensor whole = values({2, kSequence, kHidden}, 1).requires_grad_();
+    const at::Tensor shard = leaf_part(whole, 1, world);
+    const MoEOutput expected = one(whole, std::optional(indices(is_real)));
+    const MoEOutput output = cut(shard, std::optional(indices(part(is_real, 1, world))));
+    const at::Tensor grad = values({2, kSequence, kHidden}, 2);
+    ((expected.hidden_states * grad).sum() + *expected.auxiliary_loss).backward();
+    ((output.hidden_states * part(grad, 1, world)).sum() + *output.auxiliary_loss).backward();
+    expect_close("output", output.hidden_states, part(expected.hidden_states, 1, world), tolerance("fp64"));
+    expect_close("auxiliary loss", *output.auxiliary_loss, *expected.auxiliary_loss, tolerance("fp64"));
+    expect_close("input", shard.grad(), part(whole.grad(), 1, world), tolerance("fp64"));
+    expect_gradients(*cut, *one, mesh, tolerance("fp64"));
+    EXPECT_TRUE(
+        at::equal(cut->step_statistics().at("tokens_per_expert"), one->step_statistics().at("tokens_per_expert")));
+  });
+}
+
+const at::Tensor& output_of(const ClassificationOutput& output) { return output.scores; }
+const at::Tensor& output_of(const EmbeddingOutput& output) { return output.embeddings; }
+
+template <class Head, class Config>
+void expect_head_equals_one_rank(const Config& config) {
+  const at::Tensor mask = at::tensor({0, 1, 0, 1, 0, 0, 1, 0}, at::kLong).view({2, kSequence});
+  for (const PoolingShared& shared : {PoolingShared{}, PoolingShared{mask}, PoolingShared{mask, 3}}) {
+    run_ranks(RankBackend::kThreads, 4, [&](World& world) {
+      const DeviceMesh mesh = mesh_of(world, "tp");
+      const auto one = initialized(make_module<Head>(config, kHidden));
+      const auto cut = make_module<Head>(config, kHidden);
+      parallelize_tensor_parallel(*cut, mesh);
+      initialized(cut);
+      const at::Tensor whole = values({2, kSequence, kHidden}, 1).requires_grad_();
+      const at::Tensor shard = leaf_part(whole, 1, world);
+      const at::Tensor expected = output_of(one(whole, shared));
+      const at::Tensor output = output_of(cut(shard, shared));
+      const at::Tensor grad = values(expected.sizes(), 2);
+      (expected * grad).sum().backward();
+      (output * grad).sum().backward();  // the same loss on all ranks
+      expect_close("output", output, expected, tolerance("fp64"));
+      expect_close("input", shard.grad(), part(whole.grad(), 1, world), tolerance("fp64"));
+      expect_gradients(*cut, *one, mesh, tolerance("fp64"));
+    });
+  }
+}
+
+TEST(TensorParallelHeads, Of_pooled_positions_equal_one_rank) {
+  expect_head_equals_one_rank<ClassificationHead>(ClassificationHeadConfig{.num_labels = 3, .dropout = 0.4});
+  expect_head_equals_one_rank<EmbeddingHead>(EmbeddingHeadConfig{.embedding_dim = 5, .normalize = true});
+  expect_head_equals_one_rank<EmbeddingHead>(EmbeddingHeadConfig{.normalize = true});
+}
+
+TEST(TensorParallelHeads, Say_that_a_mask_does_not_cover_all_positions) {
+  EXPECT_THAT(message_of<ConfigError>([] {
+                run_ranks(RankBackend::kThreads, 2, [&](World& world) {
+                  const auto head = make_module<EmbeddingHead>(EmbeddingHeadConfig{}, kHidden);
+                  parallelize_tensor_parallel(*head, mesh_of(world, "tp"));
+                  (void)head(values({1, 2, kHidden}, 1), PoolingShared{at::ones({1, 2}, at::kLong)});
+                });
+              }),
+              HasSubstr("a pooling mask of all positions, [1, 4], got [1, 2]"));
+}
+
+TEST(TensorParallelSnapshots, Equal_one_rank) {
+  const at::Tensor mask = at::tensor({1, 1, 0, 1, 0, 0, 0, 0}, at::kLong).view({2, kSequence});
+  run_ranks(RankBackend::kThreads, 4, [&](World& world) {
+    const auto snapshot_of = [&](const at::Tensor& x, const AggregationRanks& ranks) {
+      HiddenStatesAggregator aggregator(HiddenStatesAggregationMode::kMean, mask, ranks);
+      aggregator.add(x);
+      return *aggregator.pack_with_snapshot(std::nullopt);
+    };
+    const at::Tensor whole = values({2, kSequence, kHidden}, 1).requires_grad_();
+    const at::Tensor shard = leaf_part(whole, 1, world);
+    const at::Tensor expected = snapshot_of(whole, {});
+    const at::Tensor output = snapshot_of(shard, {.of_shards = mesh_of(world, "tp").slice({"tp"})});
+    expected.square().sum().backward();
+    output.square().sum().backward();
+    expect_close("output", output, expected, tolerance("fp64"));
+    expect_close("input", shard.grad(), part(whole.grad(), 1, world), tolerance("fp64"));
+  });
 }
 
 // A block that the library does not have.
