@@ -74,8 +74,7 @@ TEST_P(Adapters, Alone_have_gradients_beside_norms) {
   }
 }
 
-// Of heads too that context parallelism is not built for.
-TEST(AdaptersOfHeads, Train_on_pipelines_data_and_tensor_parallel_ranks_as_on_one_rank) {
+TEST(AdaptersOfHeads, Train_on_each_axis_as_on_one_rank) {
   const LayoutJob job{.num_layers = 2,
                       .ties_embeddings = true,
                       .adapts = true,

@@ -118,8 +118,9 @@ class Parts : public TrainTask<Types<Head>>, public ModelProvider<Types<Head>>, 
     ForwardInputs<Types<Head>> inputs{
         .input = {ids}, .shared = {{positions, std::nullopt}, {}}, .state = {}, .num_tokens = ids.numel()};
     if constexpr (kPools) {
-      inputs.shared.head = {at::arange(kSequence).eq(kSequence - 1).to(at::kLong).expand(ids.sizes()), ids.size(0)};
-      inputs.state = ids.select(1, 0) % kNumLabels;
+      const auto is_last = at::arange(kSequence).eq(kSequence - 1).to(at::kLong);
+      inputs.shared.head = {is_last.expand(batch.ids.sizes()), ids.size(0)};
+      inputs.state = batch.ids.select(1, 0) % kNumLabels;
     } else {
       inputs.shared.head = {labels};
       inputs.state = labels;
@@ -240,16 +241,15 @@ TEST(DropoutLayouts, Train_a_pooled_head_as_one_rank_does) {
   for (const Job& job :
        {Job{}, Job{.microbatch_size = 1}, Job{.microbatch_size = 1, .mode = ShardIndexingMode::kSequential}}) {
     const auto expected = trained<ClassificationHead>(job);
-    Job sharded = job, replicated = job;
-    sharded.mesh = {.data_parallel_shard = 2};
-    replicated.mesh = {.data_parallel_replicate = 4};
-    expect_all_close(trained<ClassificationHead>(sharded), expected, tolerance("fp64"));
-    expect_all_close(trained<ClassificationHead>(replicated), expected, tolerance("fp64"));
+    for (const DeviceMeshParameters& mesh :
+         {DeviceMeshParameters{.data_parallel_shard = 2}, DeviceMeshParameters{.data_parallel_replicate = 4},
+          DeviceMeshParameters{.tensor_parallel = 2}, DeviceMeshParameters{.context_parallel_shard = 2},
+          DeviceMeshParameters{.context_parallel_replicate = 2, .tensor_parallel = 2}}) {
+      Job divided = job;
+      divided.mesh = mesh;
+      expect_all_close(trained<ClassificationHead>(divided), expected, tolerance("fp64"));
+    }
   }
-}
-
-TEST(DropoutLayouts, Refuse_a_pooled_head_over_parts_of_sequences) {
-  EXPECT_THROW(trained<ClassificationHead>({.mesh = {.context_parallel_shard = 2}}), ConfigError);
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ INSTANTIATE_TEST_SUITE_P(
         NamedMesh{"hybrid2x2_ep4", {.data_parallel_replicate = 2, .data_parallel_shard = 2, .expert_parallel = 4}},
         NamedMesh{"tp2", {.tensor_parallel = 2}},
         NamedMesh{"shard2_tp2", {.data_parallel_shard = 2, .tensor_parallel = 2}},
+        NamedMesh{"cp_replicate2_tp2", {.context_parallel_replicate = 2, .tensor_parallel = 2}},
         NamedMesh{"pp2_replicate2_tp2", {.pipeline_parallel = 2, .data_parallel_replicate = 2, .tensor_parallel = 2}}),
     [](const auto& named) { return named.param.name; });
 
@@ -49,7 +50,7 @@ TEST_P(Heads, Train_as_on_one_rank) {
   }
 }
 
-TEST(HeadsOverTensorParallelRanks, Train_with_dropout_and_adapters_as_on_one_rank) {
+TEST(HeadsOfSharedSequences, Train_with_dropout_and_adapters_as_on_one_rank) {
   using enum Head;
   for (const Pooling pooling : {Pooling::kAll, Pooling::kSome, Pooling::kLast}) {
     for (const bool adapts : {false, true}) {
@@ -63,7 +64,7 @@ TEST(HeadsOverTensorParallelRanks, Train_with_dropout_and_adapters_as_on_one_ran
                   .pooling = pooling,
                   .num_microbatches = 4,
                   .num_sequences = 2},
-          .layout = {.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2}, .checkpoints = Checkpoints::kLayers}};
+          .layout = {.mesh = {.context_parallel_shard = 2, .tensor_parallel = 2}, .checkpoints = Checkpoints::kLayers}};
       EXPECT_EQ(fault_of(drawn), "") << to_source(drawn);
     }
   }

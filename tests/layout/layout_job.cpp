@@ -150,9 +150,7 @@ bool waits_for_ever(const LayoutJob& job, const Layout& layout) {
 
 std::optional<std::string> refusal(const LayoutJob& job, const Layout& layout) {
   const DeviceMeshParameters& mesh = layout.mesh;
-  const bool has_other_heads = std::ranges::any_of(job.heads, [](const Head head) { return head != Head::kCausalLM; });
   const bool splits_sequences = mesh.context_parallel_shard * mesh.context_parallel_replicate > 1;
-  if (has_other_heads && splits_sequences) return "mesh.context_parallel";
   if (waits_for_ever(job, layout)) return kNeedsEqualMicrobatches;  // before any forward
   const bool is_packed = job.packs || (job.has_short_sequences && !layout.pads);
   return is_packed && splits_sequences ? std::optional<std::string>(kPackedSequences) : std::nullopt;

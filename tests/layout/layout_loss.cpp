@@ -78,7 +78,9 @@ struct Inputs {
   std::optional<PackedSequences> packed = std::nullopt;
   std::optional<at::Tensor> real_positions = std::nullopt;
   at::Tensor snapshot_mask = {};  // [B, S]
-  std::int64_t num_parts = 1;     // of a sequence, which ranks with losses of their own have
+  // Of all positions, whose outputs each rank has, and the part of their loss that it takes.
+  at::Tensor whole_ids = {}, whole_positions = {};
+  double share = 1.0;
 };
 
 PackedSequences boundaries_of(const std::vector<Sequence>& sequences) {
@@ -106,19 +108,24 @@ Inputs make_inputs(const LayoutJob& job, std::int64_t number, std::int64_t which
     num_padding = round_up(std::max<std::int64_t>(1, num_real), num_parts) - num_real;
     if (num_padding > 0) pad(sequences.back(), sequences.back().ids.size(0) + num_padding);
   }
-  const auto here = [&](at::Tensor Sequence::*member) {
+  const auto whole = [&](at::Tensor Sequence::*member) {
     std::vector<at::Tensor> all;
     for (const Sequence& sequence : sequences) all.push_back(sequence.*member);
-    return context_parallel_shard(is_one_row ? at::cat(all).unsqueeze(0) : at::stack(all), /*dim=*/1, rows.positions);
+    return is_one_row ? at::cat(all).unsqueeze(0) : at::stack(all);
+  };
+  const auto here = [&](at::Tensor Sequence::*member) {
+    return context_parallel_shard(whole(member), /*dim=*/1, rows.positions);
   };
   Inputs inputs{.ids = here(&Sequence::ids),
                 .labels = here(&Sequence::labels),
                 .mask = std::nullopt,
                 .positions = here(&Sequence::positions),
                 .snapshot_mask = here(&Sequence::mask),
-                .num_parts = rows.positions.num_ranks()};
+                .whole_ids = whole(&Sequence::ids),
+                .whole_positions = whole(&Sequence::positions),
+                .share = 1.0 / static_cast<double>(rows.positions.num_ranks())};
   const bool has_padding = num_padding > 0 || (!is_one_row && num_real < job.num_sequences * length);
-  if (job.pooling != Pooling::kAll || job.has_short_sequences || has_padding) inputs.mask = here(&Sequence::mask);
+  if (job.pooling != Pooling::kAll || job.has_short_sequences || has_padding) inputs.mask = whole(&Sequence::mask);
   if (job.packs || is_one_row) inputs.packed = boundaries_of(sequences);
   if (has_padding && !rows.padding_is_data) {
     inputs.real_positions = here(&Sequence::is_real).reshape({-1}).nonzero().squeeze(1);
@@ -142,17 +149,18 @@ Sum loss_of(const LanguageModellingOutput& output, const Inputs& inputs) {
 }
 
 Sum loss_of(const ClassificationOutput& output, const Inputs& inputs) {
-  const at::Tensor classes = pooled((inputs.ids * 5 + inputs.positions) % kLayoutClasses, inputs);
+  const at::Tensor classes = pooled((inputs.whole_ids * 5 + inputs.whole_positions) % kLayoutClasses, inputs);
   const at::Tensor scores = output.scores.reshape({-1, kLayoutClasses}).log_softmax(-1);
-  return {.of_losses = -scores.gather(1, classes.unsqueeze(1)).sum(), .of_counts = at::scalar_tensor(classes.size(0))};
+  return {.of_losses = -scores.gather(1, classes.unsqueeze(1)).sum() * inputs.share,
+          .of_counts = at::scalar_tensor(static_cast<double>(classes.size(0)) * inputs.share)};
 }
 
 Sum loss_of(const EmbeddingOutput& output, const Inputs& inputs) {
   const at::Tensor axes = at::arange(kLayoutEmbedding, at::kDouble);
-  const at::Tensor targets = at::sin(pooled(inputs.ids, inputs).to(at::kDouble).unsqueeze(1) + axes);
+  const at::Tensor targets = at::sin(pooled(inputs.whole_ids, inputs).to(at::kDouble).unsqueeze(1) + axes);
   const at::Tensor embeddings = output.embeddings.reshape({-1, kLayoutEmbedding});
-  return {.of_losses = (embeddings - targets.to(embeddings.scalar_type())).square().sum(),
-          .of_counts = at::scalar_tensor(targets.size(0))};
+  return {.of_losses = (embeddings - targets.to(embeddings.scalar_type())).square().sum() * inputs.share,
+          .of_counts = at::scalar_tensor(static_cast<double>(targets.size(0)) * inputs.share)};
 }
 
 double factor_of(Weights weights, std::int64_t number) {
@@ -177,9 +185,8 @@ StageInputs forward_inputs(const LayoutJob& job, const Inputs& inputs) {
 // Of whole sequences, on each rank that has a part of them.
 Sum loss_of_snapshots(const at::Tensor& snapshots, const Inputs& inputs) {
   const at::Tensor targets = at::sin(at::arange(snapshots.numel(), at::kDouble)).view(snapshots.sizes());
-  const auto share = 1.0 / static_cast<double>(inputs.num_parts);
-  return {.of_losses = (snapshots - targets.to(snapshots.scalar_type())).square().sum() * share,
-          .of_counts = at::scalar_tensor(static_cast<double>(snapshots.size(1)) * share)};
+  return {.of_losses = (snapshots - targets.to(snapshots.scalar_type())).square().sum() * inputs.share,
+          .of_counts = at::scalar_tensor(static_cast<double>(snapshots.size(1)) * inputs.share)};
 }
 
 // One forward, and the sums over the positions that it predicts.
@@ -220,7 +227,8 @@ std::vector<Head> used_heads(const LayoutJob& job, std::int64_t step, std::int64
 
 LayoutLoss weighted(const at::Tensor& losses, const at::Tensor& counts, const std::optional<at::Tensor>& auxiliary_loss,
                     double factor) {
-  LayoutLoss result{.loss = losses / counts.clamp_min(1), .weight = counts * factor};
+  // A share of one row is less than 1.
+  LayoutLoss result{.loss = losses / at::where(counts.gt(0), counts, 1), .weight = counts * factor};
   if (auxiliary_loss) result.loss = result.loss + *auxiliary_loss;
   return result;
 }

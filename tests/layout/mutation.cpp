@@ -212,7 +212,7 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   if (mutation == Mutation::kKeysUnsummed) return job.num_key_heads % mesh.tensor_parallel != 0;
   if (mutation == Mutation::kPreferenceOfPart) return job.prefers && has_context;
   if (mutation == Mutation::kPooledOfPart) {
-    return mesh.tensor_parallel > 1 && job.heads != std::vector{Head::kCausalLM};
+    return (has_context || mesh.tensor_parallel > 1) && job.heads != std::vector{Head::kCausalLM};
   }
   if (mutation == Mutation::kSnapshotOfPart) {
     return job.has_snapshots && job.num_sequences == 1 && (has_context || mesh.tensor_parallel > 1);

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "d9d/blocks/linear/tensor_parallel_context.h"
-
 namespace d9d {
 
 ClassificationHead::ClassificationHead(const ClassificationHeadConfig& config, std::int64_t hidden_size)
@@ -12,17 +10,8 @@ ClassificationHead::ClassificationHead(const ClassificationHeadConfig& config, s
           "score",
           LinearConfig{.in_features = hidden_size, .out_features = config.num_labels, .role = ParameterRole::kHead})) {}
 
-std::optional<TensorPlan> ClassificationHead::tensor_plan(std::int64_t /*num_ranks*/) const {
-  return plan_of_rows(*this);
-}
-
-void ClassificationHead::set_tensor_parallel_context(TensorParallelContextPtr context) {
-  shards_ = context->ranks();
-  share_rows(*this, shards_);
-}
-
 ClassificationOutput ClassificationHead::forward(const at::Tensor& hidden_states, const PoolingShared& shared) const {
-  const PooledRows pooled = pooled_rows(hidden_states, shared, shards_);
+  const PooledRows pooled = pooled_rows(hidden_states, shared, position_ranks());
   const at::Tensor scores = pooled.whole(score(dropout(pooled.rows)));
   return {.scores = scores.to(at::promote_types(scores.scalar_type(), at::kFloat))};
 }

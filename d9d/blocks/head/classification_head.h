@@ -2,7 +2,7 @@
 #pragma once
 
 #include "d9d/blocks/head/head_config.h"
-#include "d9d/blocks/head/pooled_rows.h"
+#include "d9d/blocks/head/pooled_head.h"
 #include "d9d/blocks/linear/linear.h"
 #include "d9d/blocks/regularization/dropout.h"
 
@@ -16,24 +16,17 @@ struct ClassificationOutput {
 };
 
 // State: score.weight [num_labels, H].
-class ClassificationHead : public Module {
+class ClassificationHead : public PooledHead {
  public:
   using Shared = PoolingShared;
   using Output = ClassificationOutput;
 
   ClassificationHead(const ClassificationHeadConfig& config, std::int64_t hidden_size);
-  // hidden_states [B, S, H]; under tensor parallelism they are shards of the sequence, [B, S / W, H], while the mask
-  // and the output cover all of it. Each rank then computes all selected positions, and uses those of its shard.
+  // hidden_states [B, S, H]; those of this rank, where ranks share sequences, while the mask and the output cover all.
   [[nodiscard]] ClassificationOutput forward(const at::Tensor& hidden_states, const PoolingShared& shared) const;
-
-  [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
-  void set_tensor_parallel_context(TensorParallelContextPtr context) override;
 
   const ModulePtr<Dropout> dropout;
   const ModulePtr<Linear> score;
-
- private:
-  DeviceMesh shards_;
 };
 
 }  // namespace d9d

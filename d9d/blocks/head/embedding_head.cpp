@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "d9d/blocks/linear/tensor_parallel_context.h"
-
 namespace d9d {
 
 EmbeddingHead::EmbeddingHead(const EmbeddingHeadConfig& config, std::int64_t hidden_size)
@@ -14,16 +12,9 @@ EmbeddingHead::EmbeddingHead(const EmbeddingHeadConfig& config, std::int64_t hid
                                                                           .role = ParameterRole::kHead})
                      : nullptr) {}
 
-std::optional<TensorPlan> EmbeddingHead::tensor_plan(std::int64_t /*num_ranks*/) const { return plan_of_rows(*this); }
-
-void EmbeddingHead::set_tensor_parallel_context(TensorParallelContextPtr context) {
-  shards_ = context->ranks();
-  share_rows(*this, shards_);
-}
-
 EmbeddingOutput EmbeddingHead::forward(const at::Tensor& hidden_states, const PoolingShared& shared) const {
   constexpr double kSmallestNorm = 1e-12;  // as torch.nn.functional.normalize
-  const PooledRows pooled = pooled_rows(hidden_states, shared, shards_);
+  const PooledRows pooled = pooled_rows(hidden_states, shared, position_ranks());
   at::Tensor rows = pooled.whole(projection ? projection(pooled.rows) : pooled.rows);
   rows = rows.to(at::promote_types(rows.scalar_type(), at::kFloat));
   if (normalizes) rows = rows / rows.norm(2, -1, /*keepdim=*/true).clamp_min(kSmallestNorm);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "d9d/blocks/head/head_config.h"
-#include "d9d/blocks/head/pooled_rows.h"
+#include "d9d/blocks/head/pooled_head.h"
 #include "d9d/blocks/linear/linear.h"
 
 namespace d9d {
@@ -13,24 +13,17 @@ struct EmbeddingOutput {
 };
 
 // State: projection.weight [embedding_dim, H] if there is a projection.
-class EmbeddingHead : public Module {
+class EmbeddingHead : public PooledHead {
  public:
   using Shared = PoolingShared;
   using Output = EmbeddingOutput;
 
   EmbeddingHead(const EmbeddingHeadConfig& config, std::int64_t hidden_size);
-  // hidden_states [B, S, H]; under tensor parallelism they are shards of the sequence, [B, S / W, H], while the mask
-  // and the output cover all of it. Each rank then computes all selected positions, and uses those of its shard.
+  // hidden_states [B, S, H]; those of this rank, where ranks share sequences, while the mask and the output cover all.
   [[nodiscard]] EmbeddingOutput forward(const at::Tensor& hidden_states, const PoolingShared& shared) const;
-
-  [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
-  void set_tensor_parallel_context(TensorParallelContextPtr context) override;
 
   const bool normalizes;
   const ModulePtr<Linear> projection;  // null without embedding_dim
-
- private:
-  DeviceMesh shards_;
 };
 
 }  // namespace d9d

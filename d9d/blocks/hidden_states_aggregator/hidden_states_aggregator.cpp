@@ -10,7 +10,7 @@
 namespace d9d {
 
 HiddenStatesAggregator::HiddenStatesAggregator(HiddenStatesAggregationMode mode, const std::optional<at::Tensor>& mask,
-                                               AggregationRanks ranks)
+                                               PositionRanks ranks)
     : mode_(mode), ranks_(std::move(ranks)) {
   if (mode_ == HiddenStatesAggregationMode::kNo) return;
   D9D_CHECK(mask.has_value(), ConfigError,
@@ -26,9 +26,8 @@ HiddenStatesAggregator::HiddenStatesAggregator(HiddenStatesAggregationMode mode,
 void HiddenStatesAggregator::add(const at::Tensor& hidden_states) {
   if (mode_ == HiddenStatesAggregationMode::kNo) return;
   const at::ScalarType wide = hidden_states.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  at::Tensor sums = at::einsum("bsh,bs->bh", {hidden_states.to(wide), weights_.to(wide)});
-  if (ranks_.of_shards.num_ranks() > 1) sums = all_reduce_forward(sums, ranks_.of_shards.lane_communicator());
-  if (ranks_.of_context.num_ranks() > 1) sums = all_reduce_both(sums, ranks_.of_context.lane_communicator());
+  const at::Tensor sums =
+      sum_over_positions(at::einsum("bsh,bs->bh", {hidden_states.to(wide), weights_.to(wide)}), ranks_);
   collected_.push_back((sums / counts_.to(wide)).to(hidden_states.scalar_type()));
 }
 

@@ -15,7 +15,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "d9d/core/mesh/device_mesh.h"
+#include "d9d/core/collectives/position_ranks.h"
 
 namespace d9d {
 
@@ -24,23 +24,15 @@ enum class HiddenStatesAggregationMode : std::uint8_t {
   kMean,  // mean over the positions that the mask keeps
 };
 
-// The ranks that have other positions of the same sequences, of one axis or none.
-struct AggregationRanks {
-  DeviceMesh of_context = {};  // context parallelism, which cuts the mask too: each has its own loss
-  DeviceMesh of_shards = {};   // tensor parallelism, which cuts hidden states alone: all have one loss
-};
-
 class HiddenStatesAggregator {
  public:
-  // mask [B, S], 1 keeps a position. Throws ConfigError if the mode is kMean and there is no mask. Collective over the
-  // ranks of context parallelism.
+  // mask [B, S], 1 keeps a position; a part of it for each rank of context parallelism. Throws ConfigError if the mode
+  // is kMean and there is no mask. Collective over these ranks.
   HiddenStatesAggregator(HiddenStatesAggregationMode mode, const std::optional<at::Tensor>& mask,
-                         AggregationRanks ranks = {});
+                         PositionRanks ranks = {});
 
   // hidden_states [B, S / W, H]. A sequence whose mask keeps no position gives zeros. Gradients flow through the
-  // snapshots, which are means over the positions of all ranks: the gradient is that of the sum of the losses of ranks
-  // of context parallelism, each with the weight that one rank would have. Collective over all ranks, in forward and
-  // backward.
+  // snapshots, which are means over the positions of all ranks (sum_over_positions). Collective, in backward too.
   void add(const at::Tensor& hidden_states);
 
   // [n, B, H]: `incoming` followed by the collected vectors, which are then cleared. None if both are empty; with kNo
@@ -49,7 +41,7 @@ class HiddenStatesAggregator {
 
  private:
   HiddenStatesAggregationMode mode_;
-  AggregationRanks ranks_;
+  PositionRanks ranks_;
   at::Tensor weights_;                 // [B, S / W], the mask of this rank's positions
   at::Tensor counts_;                  // [B, 1], over all positions, at least 1
   std::vector<at::Tensor> collected_;  // [B, H] each

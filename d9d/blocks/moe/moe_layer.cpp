@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include "d9d/core/collectives/differentiable.h"
+#include "d9d/core/collectives/position_ranks.h"
 #include "d9d/kernels/moe_permute/select_rows.h"
 #include "d9d/kernels/router/expert_counts.h"
 #include "d9d/kernels/router/load_balancing.h"
@@ -97,9 +97,8 @@ at::Tensor MoELayer::balance_loss(const RoutedTokens& routed) const {
     return here;
   });
   if (shards_.num_ranks() > 1 || ranks_.of_positions.num_ranks() > 1) {
-    at::Tensor sums = at::stack({probabilities, counts.to(probabilities.scalar_type())});
-    if (shards_.num_ranks() > 1) sums = all_reduce_forward(sums, shards_.lane_communicator());
-    if (ranks_.of_positions.num_ranks() > 1) sums = all_reduce_both(sums, ranks_.of_positions.lane_communicator());
+    const at::Tensor here = at::stack({probabilities, counts.to(probabilities.scalar_type())});
+    const at::Tensor sums = sum_over_positions(here, {.of_context = ranks_.of_positions, .of_shards = shards_});
     probabilities = sums[0];
     counts = sums[1];
   }

@@ -31,7 +31,7 @@ class Dropout : public Module {
   // clock, than the cuts cover, or if x lacks a dim that is cut.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
 
-  // Local. Cuts the part that earlier cuts leave. Ranks that have a cut keep it: a block tells of what its children get,
+  // Local. Cuts the part that earlier cuts leave. Ranks that have a cut keep it: a block says what its children get,
   // before parallelize_context_parallel() and parallelize_tensor_parallel() call this for x [B, S, ...].
   void add_cut(const TensorCut& cut);
 

@@ -1,7 +1,7 @@
 // The default layout of a decoder stage over the ranks of a job, by the degrees of its mesh.
 //
-//   experts        Shard(0) over ep_shard; sharded further, or replicated, over ep_replicate. Both have the ranks of tp,
-//                  whose tokens are others. Without expert parallelism they are as all others, and replicated over tp
+//   experts        Shard(0) over ep_shard; sharded further, or replicated, over ep_replicate. Ranks of tp are
+//                  among both, with other tokens. Without expert parallelism as all others, but replicated over tp
 //   all others     sharded over tp as parallelism/tensor/parallelize_tensor_parallel.h describes, then over dp_cp_shard
 //                  with one FSDP unit for each layer; replicated over dp_replicate and cp_replicate
 //   buffers        replicated
@@ -28,8 +28,7 @@ namespace d9d {
 // this stage; entries may be null. Makes one FSDP unit for each layer, one for the embedding, and one for the last norm
 // and the heads; if embeddings are tied, the latter two are one unit that stays gathered. With several stages, the
 // first and the last then have the embedding, in a unit of its own. Throws ConfigError that names the degree for tensor
-// parallelism of layers and heads without a tensor_plan(), and for context parallelism with heads other than the
-// language-modelling head.
+// parallelism of layers and heads without a tensor_plan().
 void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
                          const std::vector<std::shared_ptr<Module>>& heads, const FsdpConfig& fsdp = {},
                          const TensorParallelConfig& tensor = {});

@@ -21,8 +21,8 @@ at::ScalarType dtype_between_layers(const DecoderLayer& layer) {
 // The dtype of the auxiliary loss: float64 for a decoder in float64, otherwise float32.
 at::ScalarType auxiliary_dtype(at::ScalarType dtype) { return at::promote_types(dtype, at::kFloat); }
 
-// Those of the indices of [B, S] positions that are of this rank's shard, as indices of its [B, S / W] positions. On the
-// meta device, where they are unknown: as many as it can have.
+// Those of the indices of [B, S] positions that are of this rank's shard, as indices of its [B, S / W] positions. On
+// the meta device, where they are unknown: as many as it can have.
 at::Tensor of_shard(const at::Tensor& indices, at::IntArrayRef sizes, const DeviceMesh& ranks) {
   const std::int64_t length = sizes[1] / ranks.num_ranks();
   if (indices.is_meta()) return indices.slice(0, 0, sizes[0] * length);
@@ -71,8 +71,9 @@ std::vector<ParameterPtr> PreNormDecoder::tied_head_weights() {
 
 LayerContext PreNormDecoder::layer_context(const SequenceShared& shared) const {
   LayerContext context{.tables = rope_provider(shared.position_ids), .shared = shared};
-  if (shared.real_positions && position_shards_.num_ranks() > 1) {
-    context.shared.real_positions = of_shard(*shared.real_positions, shared.position_ids.sizes(), position_shards_);
+  if (shared.real_positions && position_ranks_.of_shards.num_ranks() > 1) {
+    context.shared.real_positions =
+        of_shard(*shared.real_positions, shared.position_ids.sizes(), position_ranks_.of_shards);
   }
   return context;
 }
@@ -82,8 +83,7 @@ SequenceTransfer PreNormDecoder::forward(const SequenceStageInput& input, const 
       std::holds_alternative<SequenceInput>(input) == options.stage.is_first(), ConfigError,
       "[models::decoder] expected token ids on the first stage and a transfer on the others, got the other on stage ",
       options.stage.current_stage, " of ", options.stage.num_stages, ".");
-  HiddenStatesAggregator aggregator(options.snapshot_mode, shared.hidden_states_agg_mask,
-                                    {.of_context = context_ranks_, .of_shards = position_shards_});
+  HiddenStatesAggregator aggregator(options.snapshot_mode, shared.hidden_states_agg_mask, position_ranks_);
   SequenceTransfer state;
   if (const auto* ids = std::get_if<SequenceInput>(&input)) {
     state.hidden_states = embed_tokens(ids->input_ids);
@@ -113,7 +113,7 @@ SequenceTransfer PreNormDecoder::forward(const SequenceStageInput& input, const 
 SequenceTransfer PreNormDecoder::stage_transfer(const SequenceInput& pipeline_input, StageBoundary boundary) const {
   const std::int64_t batch = pipeline_input.input_ids.size(0);
   const std::int64_t sequence = pipeline_input.input_ids.size(1);
-  const std::int64_t num_shards = position_shards_.num_ranks();
+  const std::int64_t num_shards = position_ranks_.of_shards.num_ranks();
   D9D_CHECK(sequence % num_shards == 0, ConfigError,
             "[models::decoder] expected positions in a multiple of the tensor-parallel ranks = ", num_shards,
             ", got ids ", pipeline_input.input_ids.sizes(),

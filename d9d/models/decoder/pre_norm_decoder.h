@@ -9,7 +9,7 @@
 #include "d9d/blocks/embedding/split_token_embeddings.h"
 #include "d9d/blocks/hidden_states_aggregator/hidden_states_aggregator.h"
 #include "d9d/blocks/normalization/rms_norm.h"
-#include "d9d/core/mesh/device_mesh.h"
+#include "d9d/core/collectives/position_ranks.h"
 #include "d9d/models/decoder/decoder_backbone.h"
 #include "d9d/models/decoder/decoder_layer.h"
 #include "d9d/modules/module_list.h"
@@ -95,9 +95,9 @@ class PreNormDecoder : public DecoderBackbone {
 
   // Tensor parallelism: the ranks, of one axis, over which positions of hidden states between layers are sharded, [B, S
   // / W, H]. Stages send shards: each rank sends its shard to the rank of the next stage with the same positions.
-  void set_position_shards(DeviceMesh ranks) { position_shards_ = std::move(ranks); }
+  void set_position_shards(const DeviceMesh& ranks) { position_ranks_.of_shards = ranks; }
   // Context parallelism: the ranks, of one axis, that have other parts of each sequence. Snapshots are of all of them.
-  void set_context_ranks(DeviceMesh ranks) { context_ranks_ = std::move(ranks); }
+  void set_context_ranks(const DeviceMesh& ranks) { position_ranks_.of_context = ranks; }
 
   const PreNormDecoderConfig config;
   const DecoderStageOptions options;
@@ -110,8 +110,7 @@ class PreNormDecoder : public DecoderBackbone {
   [[nodiscard]] ModulePtr<SplitTokenEmbeddings> make_embedding();
 
   const ModulePtr<ModuleList<DecoderLayer>> layers_;  // children's names are global indices
-  DeviceMesh position_shards_;
-  DeviceMesh context_ranks_;
+  PositionRanks position_ranks_;
 };
 
 }  // namespace d9d

@@ -4,8 +4,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/blocks/attention/sdpa.h"
-#include "d9d/blocks/head/classification_head.h"
-#include "d9d/blocks/head/embedding_head.h"
+#include "d9d/blocks/head/pooled_head.h"
 #include "d9d/blocks/regularization/dropout.h"
 #include "d9d/modules/tensor_plan.h"
 #include "d9d/parallelism/context/all_gather_attention.h"
@@ -14,14 +13,8 @@ namespace d9d {
 
 void parallelize_context_parallel(Module& module, const PositionCut& positions) {
   const auto context = std::make_shared<AllGatherAttentionContext>(positions);
-  module.for_each_module([&](const std::string& name, Module& each) {
-    const bool pools =
-        dynamic_cast<ClassificationHead*>(&each) != nullptr || dynamic_cast<EmbeddingHead*>(&each) != nullptr;
-    D9D_CHECK(!pools, ConfigError, "[parallelism::context] context parallelism over ", positions.num_ranks(),
-              " ranks is not built in this version for classification and embedding heads",
-              name.empty() ? "" : ", such as ", name,
-              ": they pool positions that other ranks have. Set mesh.context_parallel_shard and "
-              "mesh.context_parallel_replicate to 1.");
+  module.for_each_module([&](const std::string&, Module& each) {
+    if (auto* const head = dynamic_cast<PooledHead*>(&each)) head->set_context_ranks(positions.ranks());
     if (auto* const dropout = dynamic_cast<Dropout*>(&each)) dropout->add_cut({.ranks = positions, .dim = kPositions});
     if (auto* const core = dynamic_cast<Sdpa*>(&each)) core->set_attention_context(context);
   });

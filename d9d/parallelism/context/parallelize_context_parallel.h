@@ -7,7 +7,8 @@
 //   ids = context_parallel_shard(batch.input_ids, /*dim=*/1, ranks);            // each batch; labels, position_ids too
 //
 // Everything but attention works position by position. Parameters are not sharded over these ranks; data parallelism
-// treats them as ranks with different data. Heads that pool positions would need those of other ranks and are refused.
+// treats them as ranks with different data. A classification or embedding head gets the mask of all positions, and each
+// rank its outputs for all of them: their loss has on each rank the weight that one rank would have.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,8 +19,8 @@
 namespace d9d {
 
 // Local. Makes every attention core in `module` gather keys and values over the ranks of `positions`, of one axis, and
-// every Dropout draw the mask of this rank's positions, dim 1 of its input. Throws ConfigError for a classification or
-// embedding head. Call it before parallelize_tensor_parallel(), which shards positions further.
+// every Dropout draw the mask of this rank's positions, dim 1 of its input. Call it before parallelize_tensor_parallel(),
+// which shards positions further.
 void parallelize_context_parallel(Module& module, const PositionCut& positions);
 
 // Local. This rank's positions of x, which is the same on all ranks, or x itself if there is one rank. Throws

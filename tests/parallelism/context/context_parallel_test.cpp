@@ -108,15 +108,5 @@ TEST(ContextParallel, Tells_dropout_which_positions_it_has) {
   });
 }
 
-TEST(ContextParallel, Refuses_heads_that_pool_positions) {
-  const DeviceMesh ranks("dense", {{"cp", 2}}, lone_rank(0, 2));
-  const auto classification = make_module<ClassificationHead>(ClassificationHeadConfig{.num_labels = 2}, 8);
-  const auto embedding = make_module<EmbeddingHead>(EmbeddingHeadConfig{}, 8);
-  for (Module* const head : {static_cast<Module*>(&*classification), static_cast<Module*>(&*embedding)}) {
-    EXPECT_THAT(message_of<ConfigError>([&] { parallelize_context_parallel(*head, ranks); }),
-                HasSubstr("not built in this version for classification and embedding heads"));
-  }
-}
-
 }  // namespace
 }  // namespace d9d::test::context_parallel_test

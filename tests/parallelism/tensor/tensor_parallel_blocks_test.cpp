@@ -267,13 +267,13 @@ TEST(TensorParallelHeads, Say_that_a_mask_does_not_cover_all_positions) {
                   (void)head(values({1, 2, kHidden}, 1), PoolingShared{at::ones({1, 2}, at::kLong)});
                 });
               }),
-              HasSubstr("a pooling mask of all positions, [1, 4], got [1, 2]"));
+              HasSubstr("of all 2 ranks that share a sequence, [1, 4], got [1, 2]"));
 }
 
 TEST(TensorParallelSnapshots, Equal_one_rank) {
   const at::Tensor mask = at::tensor({1, 1, 0, 1, 0, 0, 0, 0}, at::kLong).view({2, kSequence});
   run_ranks(RankBackend::kThreads, 4, [&](World& world) {
-    const auto snapshot_of = [&](const at::Tensor& x, const AggregationRanks& ranks) {
+    const auto snapshot_of = [&](const at::Tensor& x, const PositionRanks& ranks) {
       HiddenStatesAggregator aggregator(HiddenStatesAggregationMode::kMean, mask, ranks);
       aggregator.add(x);
       return *aggregator.pack_with_snapshot(std::nullopt);
