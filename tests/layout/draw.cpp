@@ -7,12 +7,14 @@
 
 #include <rapidcheck.h>
 
+#include "tests/layout/layout_model.h"
 #include "tests/support/decoder_families.h"
 
 namespace d9d::test {
 namespace {
 
-constexpr std::int64_t kMaxRanks = 8;
+constexpr std::int64_t kUsualRanks = 8;  // at most
+constexpr std::int64_t kMostRanks = 16;
 
 // Equally likely from the first case on: RapidCheck itself would begin with small numbers.
 std::int64_t number(std::int64_t begin, std::int64_t end) {
@@ -128,19 +130,24 @@ DeviceMeshParameters draw_mesh(const LayoutJob& job, const Layout& pipeline) {
   };
   if (may_be_with(&Mesh::tensor_parallel)) {
     // Three divide no sequence, and masks number positions with their padding.
-    axes.insert(axes.begin() + 1, {&Mesh::tensor_parallel, has_dropout(job) ? std::vector<std::int64_t>{1, 2, 4}
-                                                                            : std::vector<std::int64_t>{1, 2, 3, 4}});
+    axes.insert(axes.begin() + 1,
+                {&Mesh::tensor_parallel,
+                 has_dropout(job) ? std::vector<std::int64_t>{1, 2, 4, 8} : std::vector<std::int64_t>{1, 2, 3, 4, 8}});
   }
   if (may_be_with(&Mesh::context_parallel_shard)) {
     axes.push_back({&Mesh::context_parallel_shard, {1, 2, 4}});
     axes.push_back({&Mesh::context_parallel_replicate, {1, 2}});
   }
   const std::int64_t first = number(0, std::ssize(axes));  // so that each axis comes first sometimes
+  const std::int64_t most_ranks = one_in(8) ? kMostRanks : kUsualRanks;
   Mesh mesh = pipeline.mesh;
   for (std::int64_t i = 0; i < std::ssize(axes); ++i) {
     const Axis& axis = axes[static_cast<std::size_t>((first + i) % std::ssize(axes))];
-    const std::int64_t degree = any_of(axis.sizes);
-    if (mesh.world_size() * degree <= kMaxRanks) mesh.*axis.degree = degree;
+    Mesh larger = mesh;
+    larger.*axis.degree = any_of(axis.sizes);
+    const std::int64_t parts =
+        larger.context_parallel_shard * larger.context_parallel_replicate * larger.tensor_parallel;
+    if (larger.world_size() <= most_ranks && parts <= kLayoutSequence) mesh = larger;
   }
   if (has_experts(job)) {
     const auto degree = any_of<std::int64_t>({1, 2, 4, 8});
@@ -211,7 +218,7 @@ LayoutCase draw_case() {
   if (drawn.job.num_steps > 1 && one_in(5)) {
     Layout rest = draw_layout(drawn.job);
     rest.keeps_master_weights = drawn.layout.keeps_master_weights;  // a part of what is saved
-    if (const std::int64_t common = std::lcm(share, shares(rest)); common <= kMaxRanks) {
+    if (const std::int64_t common = std::lcm(share, shares(rest)); common <= kUsualRanks) {
       share = common;
       drawn.rest = rest;
       drawn.resumes_at = number(1, drawn.job.num_steps);
@@ -223,7 +230,8 @@ LayoutCase draw_case() {
   const bool cuts_rows = drawn.layout.mesh.tensor_parallel > 1;  // whose norms magnitudes replace
   if (cuts_rows) {
     using Heads = std::pair<std::int64_t, std::int64_t>;
-    std::tie(drawn.job.num_heads, drawn.job.num_key_heads) = any_of<Heads>({{4, 2}, {6, 3}, {6, 2}, {5, 1}, {3, 3}});
+    std::tie(drawn.job.num_heads, drawn.job.num_key_heads) =
+        any_of<Heads>({{4, 2}, {8, 4}, {16, 8}, {6, 3}, {6, 2}, {5, 1}, {3, 3}});
   }
   drawn.job.adapts = one_in(cuts_rows ? 2 : 5);
   if (drawn.job.adapts && has_experts(drawn.job)) {

@@ -8,8 +8,8 @@
 
 namespace d9d::test {
 
-// To be called inside a property. Draws a consistent case of at most 8 ranks; occasionally one that the library
-// refuses.
+// To be called inside a property. Draws a consistent case of at most 8 ranks, sometimes of 16; occasionally one
+// that the library refuses.
 [[nodiscard]] LayoutCase draw_case();
 
 }  // namespace d9d::test
