@@ -16,6 +16,7 @@ import random
 import re
 import subprocess
 import unittest
+from pathlib import Path
 
 import program_job
 from program_job import DEVICE, REPOSITORY, SECONDS, ProgramTest, main, num_gpus
@@ -23,23 +24,8 @@ from safetensors.torch import load_file
 
 NUM_RANKS = 4 if DEVICE == "cpu" or num_gpus() > 3 else 2
 METHODS = ["communicator", "copy_engine"] if DEVICE == "cuda" else ["communicator"]  # of FSDP's exchange
-DENSE = {
-    "replicated": {"data_parallel_replicate": 2},
-    "FSDP": {"data_parallel_shard": 2},
-    "tensor": {"tensor_parallel": 2},
-    "context": {"context_parallel_shard": 2},
-    "context replicas": {"context_parallel_replicate": 2},
-    "hybrid": {"data_parallel_replicate": 2, "data_parallel_shard": 2},
-    "tensor and FSDP": {"tensor_parallel": 2, "data_parallel_shard": 2},
-    "context and FSDP": {"context_parallel_shard": 2, "data_parallel_shard": 2},
-    "tensor and context": {"tensor_parallel": 2, "context_parallel_shard": 2},
-}
-EXPERTS = {
-    "FSDP": {"data_parallel_shard": 2},
-    "expert": {"data_parallel_shard": 2, "expert_parallel": 2},
-    "expert of replicas": {"data_parallel_replicate": 2, "expert_parallel": 2},
-    "expert in FSDP": {"data_parallel_shard": 4, "expert_parallel": 2},
-}
+LAYOUTS = json.loads(Path(__file__).with_name("rounding_layouts.json").read_text())  # docs/parallelism/support.md names them too
+DENSE, EXPERTS = LAYOUTS["dense"], LAYOUTS["experts"]
 
 
 def tolerance(name):

@@ -1,0 +1,86 @@
+// Each layout of the fixed list trains as one rank does, or is refused by name, and the page of them says so.
+#include "tests/layout/support_list.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+
+#include "tests/layout/layout_case.h"
+#include "tests/layout/support_page.h"
+
+namespace d9d::test::support_list_test {
+namespace {
+
+// The whole list, as ctest's layout.support has it; otherwise every third, of both families.
+std::vector<SupportCase> cases() {
+  if (std::getenv("D9D_WHOLE_LIST") != nullptr) return support_list();
+  std::vector<SupportCase> sample;
+  for (std::size_t i = 0; i < support_list().size(); i += 3) sample.push_back(support_list()[i]);
+  return sample;
+}
+
+// Many cases have the same job.
+const LayoutResult& on_one_rank(const LayoutJob& job) {
+  static std::map<std::string, LayoutResult> results;
+  const auto [found, is_new] = results.try_emplace(to_source({.job = job}));
+  if (is_new) found->second = train({}, job);
+  return found->second;
+}
+
+std::string difference_from_one_rank(const LayoutCase& drawn) {
+  return difference(train(drawn), on_one_rank(drawn.job), tolerance("fp64"));
+}
+
+class SupportList : public ::testing::TestWithParam<SupportCase> {};
+INSTANTIATE_TEST_SUITE_P(Of, SupportList, ::testing::ValuesIn(cases()),
+                         [](const auto& each) { return each.param.name; });
+
+TEST_P(SupportList, Trains_as_one_rank_does) {
+  const LayoutCase& drawn = GetParam().drawn;
+  EXPECT_EQ(refusal(drawn) ? fault_of(drawn) : difference_from_one_rank(drawn), "");
+}
+
+// What a user reads.
+std::string message_of_refusal(const SupportCase& each) {
+  try {
+    (void)train(each.drawn);
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find(*refusal(each.drawn)), std::string::npos) << each.name << ": " << text;
+    return text.substr(0, text.find('\n'));
+  }
+  ADD_FAILURE() << each.name << ": expected a refusal that names " << *refusal(each.drawn) << ", got a training";
+  return "";
+}
+
+// D9D_SUPPORT_PAGE: trains the whole list and writes the page.
+TEST(SupportPage, Is_what_the_list_gives) {
+  const bool writes = std::getenv("D9D_SUPPORT_PAGE") != nullptr;
+  std::map<std::string, std::string> refusals;
+  for (const SupportCase& each : support_list()) {
+    if (refusal(each.drawn)) {
+      refusals.emplace(each.name, message_of_refusal(each));
+    } else if (writes) {
+      EXPECT_EQ(difference_from_one_rank(each.drawn), "") << each.name;
+    }
+  }
+  const std::string page = support_page(support_list(), refusals, rounded_meshes());
+  const std::filesystem::path path = cat(D9D_SOURCE_DIR, "/docs/parallelism/support.md");
+  if (writes && !HasFailure()) {
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << page;
+  }
+  std::ifstream file(path);
+  const std::string committed(std::istreambuf_iterator<char>(file), {});
+  EXPECT_TRUE(committed == page) << "expected " << path << " as the list gives it, got another. Run this with "
+                                 << "D9D_SUPPORT_PAGE=write and commit the page";
+}
+
+}  // namespace
+}  // namespace d9d::test::support_list_test

@@ -1,0 +1,27 @@
+// docs/parallelism/support.md as text.
+//
+// Example
+//   support_page(support_list(), {{"tp2_qwen3_moe", "[models::parallelize_decoder] mesh.tensor_parallel ..."}}, rounded_meshes());
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/layout/support_list.h"
+
+namespace d9d::test {
+
+// Meshes that tests/program/layouts_rounding_test.py trains in bfloat16 on GPUs.
+struct RoundedMeshes {
+  std::vector<DeviceMeshParameters> dense;
+  std::vector<DeviceMeshParameters> experts;
+};
+[[nodiscard]] RoundedMeshes rounded_meshes();
+
+// `refusals`: the messages by the names of refused cases. All other cases train as one rank does.
+[[nodiscard]] std::string support_page(const std::vector<SupportCase>& cases,
+                                       const std::map<std::string, std::string>& refusals,
+                                       const RoundedMeshes& rounded);
+
+}  // namespace d9d::test
