@@ -47,6 +47,12 @@ struct Part {
   std::filesystem::path folder = {};
 };
 
+// What is planted in a training.
+struct Fault {
+  Mutation mutation = Mutation::kNone;
+  const PlanMutation* plan = nullptr;
+};
+
 // The results that all ranks write to.
 struct Shared {
   std::mutex mutex;
@@ -58,8 +64,9 @@ struct Shared {
 
 class RankJob {
  public:
-  RankJob(const DistContext& context, const LayoutJob& job, const Layout& layout, Mutation mutation, PhaseOfRank& phase)
-      : context_(context), job_(job), layout_(layout), mutation_(mutation), phase_(phase) {
+  RankJob(const DistContext& context, const LayoutJob& job, const Layout& layout, const Fault& fault,
+          PhaseOfRank& phase)
+      : context_(context), job_(job), layout_(layout), mutation_(fault.mutation), plan_(fault.plan), phase_(phase) {
     const StagePlacement placement = schedule_of(config_of(layout.schedule)).placement(layout.mesh.pipeline_parallel);
     for (const StageIndex index : placement.stages_of(context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))) {
       models_.push_back(make_stage({.num_stages = placement.num_stages(), .current_stage = index.value}));
@@ -130,6 +137,7 @@ class RankJob {
     if (layout_.keeps_master_weights) keep_master_weights(model);
     parallelize(context_, *model, layout_);
     mutate_placements(*model, mutation_);
+    if (plan_ != nullptr) mutate_plan(*model, *plan_);
     model->materialize(at::kCPU);
     model->reset_parameters(/*base_seed=*/11);
     begin_magnitudes(*model);
@@ -290,6 +298,7 @@ class RankJob {
   const LayoutJob& job_;
   const Layout& layout_;
   const Mutation mutation_;
+  const PlanMutation* const plan_;  // borrowed; null: none
   PhaseOfRank& phase_;
   const RandomClockPtr clock_ = std::make_shared<RandomClock>();
   const Rows rows_ = {.positions = context_.mesh(MeshDomain::kBatch).slice({"cp"}),
@@ -317,15 +326,17 @@ void note(std::vector<std::string>& faults, const std::string& fault) {
 }
 
 LayoutResult train_part(const Layout& layout, const LayoutJob& job, const Part& part, RankBackend backend,
-                        Mutation mutation) {
+                        const Fault& fault) {
   Shared shared;
   run_ranks(backend, layout.mesh.world_size(), [&](World& world) {
     PhaseOfRank phase;
-    const DistContext context({.mesh = layout.mesh,
-                               .world = mutation == Mutation::kNone ? borrowed(world) : mutated(world, mutation, phase),
-                               .local_rank = world.rank(),
-                               .log_sink = [](std::string_view) {}});
-    RankJob(context, job, layout, mutation, phase).train(shared, part);
+    const DistContext context(
+        {.mesh = layout.mesh,
+         .world = fault.mutation == Mutation::kNone ? borrowed(world) : mutated(world, fault.mutation, phase),
+         .local_rank = world.rank(),
+         .log_sink = [](std::string_view) {}});
+    phase.tensor_parallel_ranks = context.mesh(MeshDomain::kDense).slice({"tp"}).ranks();
+    RankJob(context, job, layout, fault, phase).train(shared, part);
   });
   LayoutResult result = std::move(shared.result);
   result.gradients = shared.gradients.take();
@@ -346,7 +357,7 @@ LayoutResult train_part(const Layout& layout, const LayoutJob& job, const Part& 
 }  // namespace
 
 LayoutResult train(const Layout& layout, const LayoutJob& job, RankBackend backend, Mutation mutation) {
-  return train_part(layout, job, {.begin = 0, .end = job.num_steps}, backend, mutation);
+  return train_part(layout, job, {.begin = 0, .end = job.num_steps}, backend, {.mutation = mutation});
 }
 
 LayoutResult train(const LayoutCase& drawn, Mutation mutation) {
@@ -356,8 +367,8 @@ LayoutResult train(const LayoutCase& drawn, Mutation mutation) {
   const auto folder = std::filesystem::path(::testing::TempDir()) / cat("d9d_resume_", ::getpid(), "_", ++num_folders);
   const Part first{.begin = 0, .end = resumes_at, .folder = folder};
   const Part second{.begin = resumes_at, .end = job.num_steps, .folder = folder};
-  const LayoutResult begun = train_part(layout, job, first, RankBackend::kThreads, mutation);
-  LayoutResult result = train_part(rest, job, second, RankBackend::kThreads, mutation);
+  const LayoutResult begun = train_part(layout, job, first, RankBackend::kThreads, {.mutation = mutation});
+  LayoutResult result = train_part(rest, job, second, RankBackend::kThreads, {.mutation = mutation});
   std::filesystem::remove_all(folder);
   result.losses.insert(result.losses.begin(), begun.losses.begin(), begun.losses.end());
   result.norms.insert(result.norms.begin(), begun.norms.begin(), begun.norms.end());
@@ -365,6 +376,11 @@ LayoutResult train(const LayoutCase& drawn, Mutation mutation) {
   result.gradients.insert(begun.gradients.begin(), begun.gradients.end());
   result.faults.insert(result.faults.begin(), begun.faults.begin(), begun.faults.end());
   return result;
+}
+
+LayoutResult train(const LayoutCase& drawn, const PlanMutation& mutation) {
+  return train_part(drawn.layout, drawn.job, {.begin = 0, .end = drawn.job.num_steps}, RankBackend::kThreads,
+                    {.plan = &mutation});
 }
 
 std::string difference(const LayoutResult& actual, const LayoutResult& expected, const Tolerance& tolerance) {

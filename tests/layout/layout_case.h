@@ -14,6 +14,7 @@
 
 #include "tests/layout/layout_job.h"
 #include "tests/layout/mutation.h"
+#include "tests/layout/plan_mutation.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tolerances.h"
 
@@ -39,6 +40,9 @@ struct LayoutResult {
 
 // The same for a case, which may be saved after some steps and continue on another layout.
 [[nodiscard]] LayoutResult train(const LayoutCase& drawn, Mutation mutation = Mutation::kNone);
+
+// The same on another placement than a plan declares.
+[[nodiscard]] LayoutResult train(const LayoutCase& drawn, const PlanMutation& mutation);
 
 // A line for each difference; empty if there is none. Floating dtypes may differ.
 [[nodiscard]] std::string difference(const LayoutResult& actual, const LayoutResult& expected,

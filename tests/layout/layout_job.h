@@ -28,7 +28,7 @@ inline constexpr const char* kOwnLayers = "own_layers";
 
 enum class Attention : std::uint8_t {
   kPlain,
-  kGated,   // with an output gate and a softcap
+  kGated,   // with an output gate, a softcap and biases, which the feed-forward has then too
   kWindow,  // of three positions, with sinks
 };
 

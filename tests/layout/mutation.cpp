@@ -48,11 +48,25 @@ class MutatedCommunicator final : public Communicator {
     return is_dropped ? Work() : whole_->all_reduce(tensor, op);
   }
   [[nodiscard]] Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) override {
+    const bool is_dropped =
+        is_tensor_parallel() && ((mutation_ == Mutation::kEnterSumDropped && phase_.phase == Phase::kBackward) ||
+                                 (mutation_ == Mutation::kLeaveSumDropped && phase_.phase == Phase::kForward));
+    if (is_dropped) {
+      output.copy_(input.reshape({size(), -1})[group().index].view(output.sizes()));
+      return {};
+    }
     const bool is_mean = mutation_ == Mutation::kShardMean && phase_.phase == Phase::kBackward;
     return whole_->reduce_scatter(output, input, is_mean ? ReduceOp::kAvg : op);
   }
   [[nodiscard]] Work all_gather(const at::Tensor& output, const at::Tensor& input) override {
-    return whole_->all_gather(output, input);
+    const bool is_of_loss = input.dim() == 2 && input.is_floating_point();  // sums of each position
+    const bool is_of_one = is_tensor_parallel() &&
+                           ((mutation_ == Mutation::kEnterOwnPositions && phase_.phase == Phase::kForward) ||
+                            (mutation_ == Mutation::kLossOfPart && phase_.phase == Phase::kForward && is_of_loss) ||
+                            (mutation_ == Mutation::kLeaveOwnGradient && phase_.phase == Phase::kBackward));
+    if (!is_of_one) return whole_->all_gather(output, input);
+    output.zero_().view({size(), -1})[group().index].copy_(input.reshape({-1}));
+    return {};
   }
   [[nodiscard]] Work all_to_all(const at::Tensor& output, const at::Tensor& input,
                                 const std::vector<std::int64_t>& output_splits,
@@ -94,6 +108,9 @@ class MutatedCommunicator final : public Communicator {
   void reconnect() override { whole_->reconnect(); }
 
  private:
+  // Not by the group's name: ranks of several axes that are the same have one communicator.
+  [[nodiscard]] bool is_tensor_parallel() const { return group().ranks == phase_.tensor_parallel_ranks; }
+
   std::shared_ptr<Communicator> whole_;
   Mutation mutation_;
   PhaseOfRank& phase_;
@@ -166,6 +183,13 @@ constexpr Description kDescriptions[] = {
     {Mutation::kGroupsUnseen, "groups_unseen", "the last rank's optimiser does not see the groups of parameters"},
     {Mutation::kOwnerSilent, "owner_silent", "an owner of matrices leaves out its updates"},
     {Mutation::kAveragesStale, "averages_stale", "the last rank does not average the first step"},
+    {Mutation::kEnterSumDropped, "enter_sum_dropped",
+     "gradients of what a tensor-parallel block gathers are not summed"},
+    {Mutation::kEnterOwnPositions, "enter_own_positions",
+     "a tensor-parallel block sees zeros for other ranks' positions"},
+    {Mutation::kLeaveSumDropped, "leave_sum_dropped", "what leaves a tensor-parallel block is one rank's summand"},
+    {Mutation::kLeaveOwnGradient, "leave_own_gradient", "a tensor-parallel block gets one rank's part of the gradient"},
+    {Mutation::kLossOfPart, "loss_of_part", "the loss sums the vocabulary of one rank"},
     {Mutation::kAnnouncedDtype, "announced_dtype", "a stage announces hidden states of the other of mixed dtypes"},
 };
 
@@ -208,6 +232,11 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
     return mesh.pipeline_parallel > 1 && job.ties_embeddings && !job.adapts;
   }
   if (mutation == Mutation::kAdapterSeed) return job.adapts;
+  const bool is_of_blocks = mutation >= Mutation::kEnterSumDropped && mutation <= Mutation::kLossOfPart;
+  if (is_of_blocks) {
+    const bool is_by_communicator = layout.tensor.exchange != ExchangeMethod::kCopyEngine;
+    return mesh.tensor_parallel > 1 && (is_by_communicator || mutation == Mutation::kLossOfPart);
+  }
   if (mutation == Mutation::kNormsOfPart) return job.has_magnitudes && mesh.tensor_parallel > 1;
   if (mutation == Mutation::kKeysUnsummed) return job.num_key_heads % mesh.tensor_parallel != 0;
   if (mutation == Mutation::kPreferenceOfPart) return job.prefers && has_context;

@@ -46,6 +46,11 @@ enum class Mutation : std::uint8_t {
   kGroupsUnseen,       // the last rank's optimiser does not see the groups of parameters
   kOwnerSilent,        // an owner of matrices leaves out its updates
   kAveragesStale,      // the last rank does not average the first step
+  kEnterSumDropped,    // gradients of what a tensor-parallel block gathers are not summed over its ranks
+  kEnterOwnPositions,  // a tensor-parallel block sees zeros for the positions of other ranks
+  kLeaveSumDropped,    // what leaves a tensor-parallel block is the summand of one rank
+  kLeaveOwnGradient,   // a tensor-parallel block gets gradients of one rank's positions
+  kLossOfPart,         // the loss sums the vocabulary of one rank
   kAnnouncedDtype,     // a stage of a job of mixed dtypes announces hidden states of the other one
 };
 [[nodiscard]] const char* name_of(Mutation mutation);
@@ -57,6 +62,7 @@ enum class Phase : std::uint8_t { kBuild, kForward, kBackward, kSum, kFinish };
 struct PhaseOfRank {
   Phase phase = Phase::kBuild;
   int num_sums = 0;  // all_reduces since kSum began
+  std::vector<std::int64_t> tensor_parallel_ranks = {};
   void begin(Phase next) {
     phase = next;
     num_sums = 0;

@@ -16,6 +16,8 @@ GroupedQueryAttentionConfig attention_of(const OwnLayers& own, const SmallDecode
   auto config = qk_norm_attention_config(small_parameters<Qwen3DenseParameters>(sizes).layer);
   if (own.attention == Attention::kGated) {
     config.has_output_gate = true;
+    config.has_qkv_bias = true;
+    config.has_output_bias = true;
     config.softcap = 5.0;
   }
   if (own.attention == Attention::kWindow) {
@@ -53,9 +55,11 @@ OwnLayer::OwnLayer(const OwnLayers& layers, const SmallDecoder& sizes)
       input_layernorm(register_module<RMSNorm>("input_layernorm", RMSNormConfig{sizes.hidden_size})),
       self_attn(register_module<GroupedQueryAttention>("self_attn", attention_of(own, sizes))),
       post_attention_layernorm(register_module<RMSNorm>("post_attention_layernorm", RMSNormConfig{sizes.hidden_size})),
-      mlp(own.has_experts ? nullptr
-                          : register_module<SwiGLU>("mlp", SwiGLUConfig{.hidden_size = sizes.hidden_size,
-                                                                        .intermediate_size = sizes.intermediate_size})),
+      mlp(own.has_experts
+              ? nullptr
+              : register_module<SwiGLU>("mlp", SwiGLUConfig{.hidden_size = sizes.hidden_size,
+                                                            .intermediate_size = sizes.intermediate_size,
+                                                            .has_bias = own.attention == Attention::kGated})),
       experts(own.has_experts ? register_module<MoELayer>("experts", experts_of(own, sizes)) : nullptr),
       dropout(register_module<Dropout>("dropout", own.dropout)),
       branch(own.has_branch ? register_module<Linear>("branch", LinearConfig{.in_features = sizes.hidden_size,

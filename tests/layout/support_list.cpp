@@ -161,7 +161,7 @@ const std::vector<Feature>& features() {
   static const std::vector<Feature> all = {
       {"Llama 3", {.family = "llama3"}},
       {"Qwen2 (biases)", {.family = "qwen2"}},
-      {"attention with a gate and a softcap", {.family = kOwnLayers, .own = {.attention = Attention::kGated}}},
+      {"attention with a gate, a softcap and biases", {.family = kOwnLayers, .own = {.attention = Attention::kGated}}},
       {"attention with a window and sinks", {.family = kOwnLayers, .own = {.attention = Attention::kWindow}}},
       {"dropout", {.family = kOwnLayers, .own = {.dropout = 0.25}}},
       {"a block that some microbatches leave out", {.family = kOwnLayers, .own = {.has_branch = true}}},

@@ -1,7 +1,8 @@
 // docs/parallelism/support.md as text.
 //
 // Example
-//   support_page(support_list(), {{"tp2_qwen3_moe", "[models::parallelize_decoder] mesh.tensor_parallel ..."}}, rounded_meshes());
+//   const std::map<std::string, std::string> refusals = {{"tp2_qwen3_moe", "[models::parallelize_decoder] ..."}};
+//   std::cout << support_page(support_list(), refusals, rounded_meshes());
 #pragma once
 
 #include <map>
