@@ -65,6 +65,8 @@ LayoutJob draw_job() {
   job.dtype = one_in(8) ? at::kFloat : at::kDouble;
   job.is_mixed = job.dtype == at::kDouble && one_in(8);
   job.num_layers = number(1, 5);
+  job.num_key_heads = any_of<std::int64_t>({2, 2, 2, 4, 8});
+  job.num_heads = 2 * job.num_key_heads;
   job.ties_embeddings = one_in(2);
   job.freezes_attention = one_in(5);
   job.calls_layers_twice = one_in(5);

@@ -4,6 +4,7 @@
 
 #include "d9d/base/check.h"
 
+#include "tests/layout/layout_model.h"
 #include "tests/support/decoder_families.h"
 
 namespace d9d::test {

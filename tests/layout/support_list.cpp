@@ -55,8 +55,9 @@ std::string id_of(const std::string& words) {
 
 // Of four layers, so that two ranks of a pipeline may have two stages each.
 LayoutJob job_of(const std::string& family, const Mesh& mesh) {
-  LayoutJob job{
-      .family = family, .num_layers = 4, .num_key_value_heads = std::max<std::int64_t>(2, mesh.tensor_parallel)};
+  LayoutJob job{.family = family, .num_layers = 4};
+  job.num_key_heads = std::max<std::int64_t>(2, mesh.tensor_parallel);
+  job.num_heads = 2 * job.num_key_heads;
   job.balances_by_loss = has_experts(job);
   return job;
 }
@@ -131,8 +132,6 @@ class List {
     degree(mesh, one) = one == MeshAxis::kTensor || one == other ? many : 2;
     degree(mesh, other) = other == MeshAxis::kTensor || one == other ? many : 2;
     if (one == MeshAxis::kPipeline && other == MeshAxis::kExpert) mesh.data_parallel_shard = 2;  // which has the ranks
-    // A rank has a position or more.
-    if (mesh.context_parallel_replicate * mesh.context_parallel_shard * mesh.tensor_parallel > 8) return;
     add(Part::kPair, mesh, {one, other});
   }
 
