@@ -25,9 +25,10 @@ struct PlanMutation {
 };
 
 [[nodiscard]] std::string to_string(const PlanMutation& mutation);
+// Before the model is laid out: a plan may leave out what another mesh has placed.
 [[nodiscard]] std::vector<PlanMutation> plan_mutations(Module& model, std::int64_t num_ranks);
 
-// Local. After the model was laid out over a mesh with axis "tp", without FSDP, and before materialize.
-void mutate_plan(Module& model, const PlanMutation& mutation);
+// Local. After the model was laid out over tensor-parallel ranks alone, and before materialize.
+void mutate_plan(const Module& model, const PlanMutation& mutation);
 
 }  // namespace d9d::test

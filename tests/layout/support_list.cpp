@@ -62,10 +62,10 @@ LayoutJob job_of(const std::string& family, const Mesh& mesh) {
   return job;
 }
 
-// A mixture of experts has two stages a rank.
+// A mixture of experts has two stages a rank where its layers suffice.
 Layout layout_of(const std::string& family, const Mesh& mesh) {
   Layout layout{.mesh = mesh};
-  if (mesh.pipeline_parallel > 1 && family == kExperts) layout.schedule = Schedule::kZeroBubbleV;
+  if (mesh.pipeline_parallel == 2 && family == kExperts) layout.schedule = Schedule::kZeroBubbleV;
   return layout;
 }
 
