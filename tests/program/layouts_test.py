@@ -205,6 +205,7 @@ class Layouts(ProgramTest):
         checkpoints = "model_provider.checkpointing=true"
         for name, arguments, launcher in (
             ("tensor", [tensor], ()),
+            ("tensor, more ranks than heads of keys", ["mesh.tensor_parallel=4"], ()),
             ("context", [context, checkpoints], ()),
             ("both", [tensor, context, checkpoints], ()),
             ("context replicas", ["mesh.context_parallel_replicate=2"], ()),
