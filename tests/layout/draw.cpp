@@ -235,7 +235,7 @@ LayoutCase draw_case() {
     std::tie(drawn.job.num_heads, drawn.job.num_key_heads) =
         any_of<Heads>({{4, 2}, {8, 4}, {16, 8}, {6, 3}, {6, 2}, {5, 1}, {3, 3}});
   }
-  drawn.job.adapts = one_in(cuts_rows ? 2 : 5);
+  drawn.job.adapts = one_in(cuts_rows ? 3 : 5);
   if (drawn.job.adapts && has_experts(drawn.job)) {
     // Gradients of a router's B, whose rows are small, are zero but for rounding for experts that no token chooses.
     using enum UpdateRule;

@@ -82,5 +82,21 @@ TEST_P(FoundCases, Train_as_one_rank_does) {
   EXPECT_TRUE(fault.empty()) << fault;
 }
 
+// A linear of a layer that works position by position reads the positions of the rank, and so does its adapter.
+TEST(FoundCases, Dropout_of_an_adapter_between_blocks) {
+  const LayoutCase found{.job = {.family = kOwnLayers,
+                                 .own = {.has_experts = true, .has_branch = true},
+                                 .num_layers = 1,
+                                 .adapts = true,
+                                 .has_magnitudes = true,
+                                 .adapter_dropout = 0.25,
+                                 .heads = {Head::kClassification},
+                                 .num_microbatches = 1,
+                                 .num_steps = 1,
+                                 .update_rule = UpdateRule::kNesterov},
+                         .layout = {.mesh = {.tensor_parallel = 2}}};
+  EXPECT_EQ(fault_of(found), "");
+}
+
 }  // namespace
 }  // namespace d9d::test::found_cases_test

@@ -263,20 +263,21 @@ LayoutLoss microbatch_loss(const ModulePtr<LayoutModel>& model, const LayoutJob&
   const std::vector<Head> used = used_heads(job, step, number);
   const Forward first = forward_of(model, job, make_inputs(job, number, 0, rows), used);
   if (job.prefers) return preference_loss(first.output, job, number, rows);
-  at::Tensor losses = first.losses;
+  at::Tensor losses = first.losses, counts = first.counts;  // a rank that has a loss has a weight
   std::optional<at::Tensor> auxiliary_loss = first.output.auxiliary_loss;
   if (job.has_pairs) {
     const Inputs inputs = make_inputs(job, number, 1, rows);
     const std::vector<Head> used_by_second = used_heads(job, step, number + 1);
     const Forward second = forward_of(model, job, inputs, used_by_second);
     losses = losses + 0.5 * second.losses;
+    counts = counts + second.counts;
     if (used.front() == Head::kCausalLM && used_by_second.front() == Head::kCausalLM) {
       const at::Tensor margins = (cross_entropy(first.output) - cross_entropy(second.output)).to(at::kDouble);
       losses = losses + (at::softplus(margins) * inputs.labels.ne(kIgnoreIndex)).sum();
     }
     if (auxiliary_loss) auxiliary_loss = *auxiliary_loss + *second.output.auxiliary_loss;
   }
-  return weighted(losses, first.counts, auxiliary_loss, factor_of(job.weights, number));
+  return weighted(losses, counts, auxiliary_loss, factor_of(job.weights, number));
 }
 
 }  // namespace d9d::test

@@ -229,7 +229,7 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   }
   if (mutation == Mutation::kStageSumEarly) return num_stages(layout) > 1;
   if (mutation == Mutation::kTiedDropped) {
-    return mesh.pipeline_parallel > 1 && job.ties_embeddings && !job.adapts;
+    return mesh.pipeline_parallel > 1 && job.ties_embeddings && !job.adapts && job.heads.front() == Head::kCausalLM;
   }
   if (mutation == Mutation::kAdapterSeed) return job.adapts;
   const bool is_of_blocks = mutation >= Mutation::kEnterSumDropped && mutation <= Mutation::kLossOfPart;

@@ -52,6 +52,7 @@ void parallelize_by_hand(const DistContext& context, const LayoutModel& model, c
   const DeviceMesh positions = context.mesh(MeshDomain::kBatch).slice({"cp"});
   if (positions.num_ranks() > 1) {
     parallelize_context_parallel(decoder, positions);
+    decoder.set_context_ranks(positions);
     for (const auto& head : model.heads()) parallelize_context_parallel(*head, positions);
   }
   parallelize_experts(context, decoder, positions);
