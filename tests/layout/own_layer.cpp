@@ -5,7 +5,6 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include "d9d/blocks/linear/tensor_parallel_context.h"
 #include "d9d/core/autograd/checkpoint.h"
 #include "d9d/models/qwen3_dense/model.h"
 
@@ -40,14 +39,6 @@ MoELayerConfig experts_of(const OwnLayers& own, const SmallDecoder& sizes) {
   return config;
 }
 
-// Of x [B, S / W, H], the rows that are data, as indices of B * (S / W). `positions`: those of B * S.
-at::Tensor real_rows(const at::Tensor& x, const at::Tensor& positions, const DeviceMesh& ranks) {
-  if (ranks.num_ranks() == 1) return positions;
-  const at::Tensor is_real = at::zeros({x.size(0), x.size(1) * ranks.num_ranks()}, at::kBool);
-  is_real.view({-1}).index_fill_(0, positions, true);
-  return is_real.narrow(1, x.size(1) * ranks.index(), x.size(1)).reshape({-1}).nonzero().squeeze(1);
-}
-
 }  // namespace
 
 OwnLayer::OwnLayer(const OwnLayers& layers, const SmallDecoder& sizes)
@@ -74,23 +65,12 @@ OwnLayer::OwnLayer(const OwnLayers& layers, const SmallDecoder& sizes)
                           : nullptr),
       seen_in_step_(at::zeros({sizes.hidden_size}, at::kDouble)) {}
 
-std::optional<TensorPlan> OwnLayer::tensor_plan(std::int64_t /*num_ranks*/) const {
-  TensorPlan plan{
-      .input = TensorPlan::Edge::kShard, .output = TensorPlan::Edge::kShard, .parameters = {{scale, Replicate{}}}};
-  if (!branch) return plan;
-  for (const auto& [name, parameter] : branch->named_parameters()) plan.parameters.push_back({parameter, Replicate{}});
-  return plan;
-}
-
-void OwnLayer::set_tensor_parallel_context(TensorParallelContextPtr context) { tensor_ranks_ = context->ranks(); }
-
 DecoderLayerOutput OwnLayer::forward(const at::Tensor& hidden_states, const LayerContext& context) const {
   const SequenceShared& shared = context.shared;
   if (seen && !is_recomputing()) {
     const at::NoGradGuard no_grad;
     at::Tensor rows = hidden_states.detach().flatten(0, -2).to(at::kDouble);
-    if (shared.real_positions)
-      rows = rows.index_select(0, real_rows(hidden_states, *shared.real_positions, tensor_ranks_));
+    if (shared.real_positions) rows = rows.index_select(0, *shared.real_positions);
     seen_in_step_ = seen_in_step_ + rows.sum(0);
   }
   const at::Tensor attended = hidden_states + self_attn(input_layernorm(hidden_states), context.tables,

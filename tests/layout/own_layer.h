@@ -24,9 +24,6 @@ class OwnLayer : public DecoderLayer {
     uses_branch_ = step % 2 == 0 && number % 2 == 0;
   }
 
-  // With tensor parallelism a rank has some positions, and all of the layer's own parameters.
-  [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
-  void set_tensor_parallel_context(TensorParallelContextPtr context) override;
   // Those with other positions, over which the buffer sums.
   void set_ranks(const DeviceMesh& ranks) { ranks_ = ranks; }
 
@@ -48,7 +45,6 @@ class OwnLayer : public DecoderLayer {
   mutable int num_calls_ = 0;  // in this microbatch
   bool uses_branch_ = true;    // as well
   DeviceMesh ranks_;
-  DeviceMesh tensor_ranks_;
   mutable at::Tensor seen_in_step_;  // [H], of this rank
 };
 
