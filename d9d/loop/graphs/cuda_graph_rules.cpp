@@ -12,8 +12,8 @@ void check_cuda_graph(const DistContext& context, const TrainerConfig& config) {
   if (!config.cuda_graph) return;
   for_each_field<DeviceMeshParameters>([&](const auto& field) {
     const std::int64_t degree = context.mesh_parameters().*field.member;
-    const bool is_built = field.name == "data_parallel_replicate" || field.name == "pipeline_parallel" ||
-                          field.name == "tensor_parallel";
+    const bool is_built =
+        field.name == "data_parallel_replicate" || field.name == "pipeline_parallel" || field.name == "tensor_parallel";
     D9D_CHECK(degree == 1 || is_built, ConfigError, "[loop::cuda_graph] mesh.", field.name, " = ", degree,
               " is not built in this version with trainer.cuda_graph. Set the first to 1, or the second to null.");
   });

@@ -48,8 +48,8 @@ ModulePtr<GroupedQueryAttention> attention_of(const GroupedQueryAttentionConfig&
   return attention;
 }
 
-void expect_equals_one_rank_by(ExchangeMethod method, const GroupedQueryAttentionConfig& config,
-                               std::int64_t num_ranks, Adapters adapters) {
+void expect_equals_one_rank_by(ExchangeMethod method, const GroupedQueryAttentionConfig& config, std::int64_t num_ranks,
+                               Adapters adapters) {
   SCOPED_TRACE(enum_name(method));
   run_ranks(RankBackend::kThreads, num_ranks, [&](World& world) {
     const DeviceMesh mesh = mesh_of(world, "tp");
