@@ -68,9 +68,9 @@ class Linear : public Adaptable<Linear> {
 
 // Applies each linear to x, in order. If none has hooks of its own, and all have a bias or none has, the products with
 // the weights are one operator, which joins them where it can and adds the terms of adapters without dropout
-// (kernels/linear/linear.h), and biases unless one has magnitudes. With an exchange at
-// an edge, for linears that are_products(), x is a shard, or there is one linear, whose bias is added to this rank's rows
-// of the sum; the call is collective then.
+// (kernels/linear/linear.h), and biases unless one has magnitudes. With an exchange at an edge, for linears that
+// are_products(), x is a shard, or there is one linear, whose bias is added to this rank's rows of the sum; the call is
+// collective then.
 [[nodiscard]] std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears,
                                                  const kernels::RowEdges& edges = {});
 

@@ -10,6 +10,7 @@
 #include "d9d/kernels/common/first_order.h"
 #include "d9d/kernels/linear/linear_gemms.h"
 #include "d9d/kernels/linear/low_rank_gemms.h"
+#include "d9d/kernels/linear/saved_exchange.h"
 
 namespace d9d::kernels {
 namespace {
@@ -63,14 +64,17 @@ variable_list rows_of(const variable_list& matrices, std::int64_t first, std::in
 const char* const kInputEdge = "input_edge";
 const char* const kOutputEdge = "output_edge";
 
-void save_edge(AutogradContext* context, const char* name, const RowExchangePtr& edge) {
-  if (edge) context->saved_data[name] = c10::IValue::make_capsule(edge);
-}
-
-RowExchangePtr saved_edge(AutogradContext* context, const char* name) {
-  const auto found = context->saved_data.find(name);
-  if (found == context->saved_data.end()) return {};
-  return c10::static_intrusive_pointer_cast<RowExchange>(found->second.toCapsule());
+// The summand of this rank, [..., out], whose sum over ranks is scattered.
+at::Tensor scattered_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& hidden,
+                             const detail::LowRankTerms& terms, const RowExchange& output) {
+  const at::Tensor rows = as_matrix(x);
+  std::vector<std::int64_t> shape = x.sizes().vec();
+  shape.back() = weight.size(0);
+  const auto write = [&](std::int64_t first, const at::Tensor& out) {
+    detail::write_linears({out}, rows.narrow(0, first, out.size(0)), {weight}, /*biases=*/{});
+    if (hidden.defined()) detail::add_low_rank_terms(hidden.narrow(0, first, out.size(0)), terms, {out});
+  };
+  return output.scatter({shape, x.options()}, write, [] {});
 }
 
 // Inputs: x, weights, biases, the A and the B of terms.
@@ -96,14 +100,7 @@ struct Linears : torch::autograd::Function<Linears> {
     const at::Tensor hidden = all_a.empty() ? at::Tensor() : detail::low_rank_hidden(rows, terms);
     std::vector<std::int64_t> shape = made.x.sizes().vec();
     if (edges.output) {
-      shape.back() = weights.front().size(0);
-      made.outputs = {edges.output->scatter(
-          {shape, x.options()},
-          [&](std::int64_t first, const at::Tensor& out) {
-            detail::write_linears({out}, rows.narrow(0, first, out.size(0)), weights, /*biases=*/{});
-            if (hidden.defined()) detail::add_low_rank_terms(hidden.narrow(0, first, out.size(0)), terms, {out});
-          },
-          [] {})};
+      made.outputs = {scattered_product(x, weights.front(), hidden, terms, *edges.output)};
     } else {
       if (hidden.defined()) detail::add_low_rank_terms(hidden, terms, made.outputs);
       for (at::Tensor& output : made.outputs) {
@@ -112,8 +109,8 @@ struct Linears : torch::autograd::Function<Linears> {
       }
     }
     save(context, x, made.x, weights, biases, terms, hidden);
-    save_edge(context, kInputEdge, edges.input);
-    save_edge(context, kOutputEdge, edges.output);
+    detail::save_exchange(context, kInputEdge, edges.input);
+    detail::save_exchange(context, kOutputEdge, edges.output);
     return made.outputs;
   }
 
@@ -131,7 +128,7 @@ struct Linears : torch::autograd::Function<Linears> {
     const bool trains_input = context->needs_input_grad(0);
 
     at::Tensor of_x;
-    if (const RowExchangePtr output = saved_edge(context, kOutputEdge)) {
+    if (const RowExchangePtr output = detail::saved_exchange(context, kOutputEdge)) {
       grads[0] = output->gather(grads[0], [&](std::int64_t begin, const at::Tensor& rows) {
         if (!trains_input) return;
         if (!of_x.defined()) {
@@ -154,7 +151,7 @@ struct Linears : torch::autograd::Function<Linears> {
       return results;
     }
     shape.back() = weights.front().size(1);
-    if (const RowExchangePtr input = saved_edge(context, kInputEdge)) {
+    if (const RowExchangePtr input = detail::saved_exchange(context, kInputEdge)) {
       results[0] = input->scatter(
           {shape, any->options()},
           [&](std::int64_t begin, const at::Tensor& out) {

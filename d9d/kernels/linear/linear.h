@@ -34,8 +34,9 @@ struct LowRankTerm {
 void check_terms(const std::vector<LowRankTerm>& terms, const at::Tensor& x, const std::vector<at::Tensor>& weights);
 
 // x [..., in], weights [out_i, in], biases [out_i], one for each weight or none, of the same dtype and device as those
-// of terms -> [..., out_i] each. Throws ConfigError for other shapes, dtypes or devices. With an exchange at an edge x is
-// [B, S / W, in], or the output, which must be one and without bias, is [B, S / W, out]; the call is collective then.
+// of terms -> [..., out_i] each. Throws ConfigError for other shapes, dtypes or devices. With an exchange at an edge x
+// is [B, S / W, in], or the output, which must be one and without bias, is [B, S / W, out]; the call is then
+// collective.
 [[nodiscard]] std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<at::Tensor>& weights,
                                               const std::vector<at::Tensor>& biases = {},
                                               const std::vector<LowRankTerm>& terms = {}, const RowEdges& edges = {});

@@ -8,13 +8,19 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
-#include <ATen/core/ivalue.h>
+#include <ATen/core/Tensor.h>
 
 namespace d9d::kernels {
 
-class RowExchange : public torch::CustomClassHolder {
+class RowExchange {
  public:
+  RowExchange() = default;
+  virtual ~RowExchange() = default;
+  RowExchange(const RowExchange&) = delete;
+  RowExchange& operator=(const RowExchange&) = delete;
+
   // A block of rows of the whole matrix [B * S, H]: those from `first` on. The block is contiguous.
   using Block = std::function<void(std::int64_t first, const at::Tensor& rows)>;
 
@@ -24,18 +30,18 @@ class RowExchange : public torch::CustomClassHolder {
   [[nodiscard]] virtual at::Tensor gather(const at::Tensor& shard, const Block& arrived) const = 0;
   [[nodiscard]] virtual at::Tensor gather_sequences(const at::Tensor& shard, const Block& complete) const = 0;
 
-  // Collective. Returns the sum over ranks of this rank's rows, [B, S / W, H]. Calls `write` once for each block of rows
-  // of this rank's summand, which it must write, those of other ranks first; and then `meanwhile`, for work that is
-  // queued before the rows of other ranks are needed. whole: the shape [B, S, H], and dtype and device of the summand.
+  // Collective. Returns the sum over ranks of this rank's rows, [B, S / W, H]. Calls `write` once for each block of
+  // rows of this rank's summand, which it must write, those of other ranks first; and then `meanwhile`, for work that
+  // is queued before the rows of other ranks are needed.
   struct Summand {
-    std::vector<std::int64_t> whole;
+    std::vector<std::int64_t> whole;  // its shape, [B, S, H]
     at::TensorOptions options;
   };
   [[nodiscard]] virtual at::Tensor scatter(const Summand& summand, const Block& write,
                                            const std::function<void()>& meanwhile) const = 0;
   [[nodiscard]] virtual std::int64_t num_ranks() const = 0;
 };
-using RowExchangePtr = c10::intrusive_ptr<RowExchange>;
+using RowExchangePtr = std::shared_ptr<const RowExchange>;  // the graph keeps it until backward
 
 // The exchanges at the edges of an operator; null: none.
 struct RowEdges {

@@ -11,6 +11,7 @@
 #include "d9d/kernels/linear/linear.h"
 #include "d9d/kernels/linear/linear_gemms.h"
 #include "d9d/kernels/linear/low_rank_gemms.h"
+#include "d9d/kernels/linear/saved_exchange.h"
 #include "d9d/kernels/silu_mul/silu_mul.h"
 #include "d9d/kernels/silu_mul/silu_mul_impl.h"
 #include "d9d/kernels/silu_mul_linear/silu_mul_linear_impl.h"
@@ -42,7 +43,7 @@ struct SiluMulLinear : torch::autograd::Function<SiluMulLinear> {
     std::vector<std::int64_t> shape = gate.sizes().vec();
     shape.back() = weight.size(0);
     if (output) {
-      context->saved_data["output"] = c10::IValue::make_capsule(output);
+      detail::save_exchange(context, "output", output);
       return output->scatter({shape, gate.options()}, write, [] {});
     }
     const at::Tensor out = at::empty({activated.size(0), weight.size(0)}, gate.options());
@@ -70,8 +71,7 @@ struct SiluMulLinear : torch::autograd::Function<SiluMulLinear> {
                                                   same(gate), same(up), weight, grad_hidden, a);
     };
     bool is_computed = false;
-    if (const auto output = context->saved_data.find("output"); output != context->saved_data.end()) {
-      const auto exchange = c10::static_intrusive_pointer_cast<RowExchange>(output->second.toCapsule());
+    if (const RowExchangePtr exchange = detail::saved_exchange(context, "output")) {
       const auto pays = [&](std::int64_t num_rows) {
         return !a.defined() && detail::pays_silu_mul_linear_kernel(num_rows, gate.size(-1));
       };

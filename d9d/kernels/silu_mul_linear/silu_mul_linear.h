@@ -23,8 +23,8 @@ namespace d9d::kernels {
 // gradients of the weight or of an A, silu(gate) * up.
 // The gradients are those of silu_mul and linear (../silu_mul/silu_mul.h, ../linear/linear.h), in their layouts; the
 // weight's gradient is written or added to its place if it has one (make_gradient). The kernel takes one term, whose
-// rank is a multiple of 8. Local, unless the sum of the output over ranks is exchanged (RowEdges). Throws ConfigError for
-// arguments that silu_mul or linear refuse.
+// rank is a multiple of 8. Local, unless the sum of the output over ranks is exchanged (RowEdges). Throws ConfigError
+// for arguments that silu_mul or linear refuse.
 [[nodiscard]] at::Tensor silu_mul_linear(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight,
                                          const std::vector<LowRankTerm>& terms = {}, const RowExchangePtr& output = {});
 

@@ -19,8 +19,8 @@
 namespace d9d {
 
 // Local. Makes every attention core in `module` gather keys and values over the ranks of `positions`, of one axis, and
-// every Dropout draw the mask of this rank's positions, dim 1 of its input. Call it before parallelize_tensor_parallel(),
-// which shards positions further.
+// every Dropout draw the mask of this rank's positions, dim 1 of its input. Call it before
+// parallelize_tensor_parallel(), which shards positions further.
 void parallelize_context_parallel(Module& module, const PositionCut& positions);
 
 // Local. This rank's positions of x, which is the same on all ranks, or x itself if there is one rank. Throws

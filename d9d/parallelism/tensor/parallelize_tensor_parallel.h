@@ -29,9 +29,9 @@ namespace d9d {
 
 // Local; call it on the meta device, after parallelize_expert_parallel() and before FSDP. Carries out the plans of
 // `module` and of all modules below; modules without a plan do not change. `axis` is an axis of the mesh of dense
-// parameters. Heads and features that its ranks do not divide are cut unevenly, heads as a whole; the last ranks may get
-// none. Throws ConfigError if a rank would get no row of any split of a vocabulary. Call it for both the embedding and
-// the head if they are tied.
+// parameters. Heads and features that its ranks do not divide are cut unevenly, heads as a whole; the last ranks may
+// get none. Throws ConfigError if a rank would get no row of any split of a vocabulary. Call it for both the embedding
+// and the head if they are tied.
 void parallelize_tensor_parallel(Module& module, const DeviceMesh& mesh, const std::string& axis = "tp",
                                  const TensorParallelConfig& config = {});
 

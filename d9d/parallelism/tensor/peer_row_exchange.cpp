@@ -161,7 +161,7 @@ at::Tensor PeerRowExchange::scatter(const Summand& summand, const Block& write,
   const at::Tensor parts = at::empty({num_ranks, batch, positions, summand.whole[2]}, summand.options);
   const std::int64_t block_bytes = static_cast<std::int64_t>(parts[0][0].nbytes());
   const std::int64_t bytes_of_part = part_bytes(parts[0].numel(), parts.scalar_type());
-  // Of the part for `reader`, which is the (i - 1)-th of the slot's: reader = owner + i.
+  // The byte offset of the part for `reader`, which is the (i - 1)-th of the slot's: reader = owner + i.
   const auto offset_of = [&](std::int64_t i, std::int64_t sequence) {
     return (i - 1) * bytes_of_part + sequence * block_bytes;
   };

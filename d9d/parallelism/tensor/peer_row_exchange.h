@@ -4,17 +4,17 @@
 //
 // A rank's PeerMemory block has two slots, used in turn. A rank writes the rows that others need to a slot and sets a
 // flag (word) for each of them to the number of blocks that it has written; a reader waits for the flag, copies the
-// blocks, and sets the flag back. Each exchange waits for rows of every rank, and a rank sets flags of the next exchange
-// only after it has copied the rows of this one. So when a slot is used again, two exchanges later, all ranks have read
-// it, and nothing needs to tell so. No number grows from step to step: a graph that was captured can be replayed.
+// blocks, and sets the flag back. Each exchange waits for rows of every rank, and a rank sets flags of the next
+// exchange only after it has copied the rows of this one. So when a slot is used again, two exchanges later, all ranks
+// have read it, and nothing needs to tell so. No number grows from step to step: a captured graph can be replayed.
 //
-//   gather     shard -> slot, flags, copies of the others' shards   beside products of the own rows, then of the others'
-//   scatter    products of others' rows -> slot, flags, copies      beside products of the own rows; then the sum
+//   gather     shard -> slot, flags, copies of the others' shards   beside products of own rows, then of the others'
+//   scatter    products of others' rows -> slot, flags, copies      beside products of own rows; then the sum
 //
 // Example
 //   LinkWatch watch(mesh.world());
-//   const auto exchange = c10::make_intrusive<PeerRowExchange>(mesh.lane_communicator(), watch);
-//   if (exchange->fits(x.numel(), x.scalar_type())) y = kernels::linears(x, {weight}, {}, {}, {.input = exchange}).front();
+//   const auto exchange = std::make_shared<PeerRowExchange>(mesh.lane_communicator(), watch);
+//   if (exchange->fits(x.numel(), x.scalar_type())) y = kernels::linears(x, {weight}, {}, {}, {.input = exchange});
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,6 @@ class PeerRowExchange final : public kernels::RowExchange {
   // watch: borrowed.
   PeerRowExchange(std::shared_ptr<Communicator> ranks, LinkWatch& watch);
   ~PeerRowExchange() override;
-  PeerRowExchange(const PeerRowExchange&) = delete;
-  PeerRowExchange& operator=(const PeerRowExchange&) = delete;
 
   // Collective. Whether shards [B, S / W, H] of so many elements can be exchanged. Opens memory for them at the first
   // call, and larger memory if they need it; the hosts wait then.

@@ -27,10 +27,10 @@ kernels::RowExchangePtr SequenceShardedTensorParallelContext::exchange(std::int6
   if (config_.exchange == kAuto && like.is_cpu()) return {};
   const CommunicatorPtr communicator = ranks_.lane_communicator();
   const std::lock_guard lock(mutex_);
-  c10::intrusive_ptr<PeerRowExchange>& found = exchanges_[communicator->group().lane];
+  std::shared_ptr<PeerRowExchange>& found = exchanges_[communicator->group().lane];
   if (!found) {
     if (watch_ == nullptr) watch_ = std::make_unique<LinkWatch>(ranks_.world());
-    found = c10::make_intrusive<PeerRowExchange>(communicator, *watch_);
+    found = std::make_shared<PeerRowExchange>(communicator, *watch_);
   }
   if (found->fits(num_elements, like.scalar_type())) return found;
   D9D_CHECK(config_.exchange == kAuto, ConfigError, "[parallelism::tensor] expected ranks of group '",

@@ -24,8 +24,8 @@ class SequenceShardedTensorParallelContext final : public TensorParallelContext 
   // Throws ConfigError unless the number of ranks divides the number of positions.
   [[nodiscard]] at::Tensor leave(const at::Tensor& summand) const override;
   // By copies between the memory of ranks, beside the products, if the configuration and the ranks allow it and linears
-  // are_products(); so are the two functions below. Throws ConfigError if the configuration demands copies and the ranks
-  // cannot.
+  // are_products(); so are the two functions below. Throws ConfigError if the configuration demands copies and the
+  // ranks cannot.
   [[nodiscard]] std::vector<at::Tensor> column_linears(const at::Tensor& x,
                                                        const std::vector<ModulePtr<Linear>>& linears) const override;
   // Hooks and activation checkpointing of the linear enclose its product, without the bias.
@@ -43,8 +43,8 @@ class SequenceShardedTensorParallelContext final : public TensorParallelContext 
   DeviceMesh ranks_;
   TensorParallelConfig config_;
   mutable std::mutex mutex_;
-  mutable std::unique_ptr<LinkWatch> watch_;                                       // null until an exchange is made
-  mutable std::map<std::int64_t, c10::intrusive_ptr<PeerRowExchange>> exchanges_;  // by lane
+  mutable std::unique_ptr<LinkWatch> watch_;                                    // null until an exchange is made
+  mutable std::map<std::int64_t, std::shared_ptr<PeerRowExchange>> exchanges_;  // by lane
 };
 
 }  // namespace d9d

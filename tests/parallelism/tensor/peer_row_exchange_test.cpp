@@ -31,7 +31,7 @@ class PeerRowExchangeOf : public ::testing::TestWithParam<Ways> {
   static void on_ranks(const std::function<void(World& world, PeerRowExchange& exchange)>& body) {
     run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
       LinkWatch watch(borrowed(world));
-      const auto exchange = c10::make_intrusive<PeerRowExchange>(world.communicator(group_of(world, "all")), watch);
+      const auto exchange = std::make_shared<PeerRowExchange>(world.communicator(group_of(world, "all")), watch);
       body(world, *exchange);
     });
   }
@@ -111,7 +111,6 @@ TEST_P(PeerRowExchangeOf, Linears_at_edges_equal_one_rank) {
     };
     std::vector<at::Tensor> one;
     for (const at::Tensor& each : {x, w1, w2, b1, b2, a, b, w3, a3, b3}) one.push_back(on_device(each));
-    // Of w2 each rank takes the rows of which `middle` takes the first, so the tensors of one rank are put in that order.
     std::vector<at::Tensor> parts;
     const std::vector<int> dims = {1, 0, 0, 0, 0, -1, 0, 1, 1, -1};
     for (std::size_t i = 0; i < one.size(); ++i) {
@@ -130,7 +129,7 @@ TEST_P(PeerRowExchangeOf, Linears_at_edges_equal_one_rank) {
       expected = expected.defined() ? expected + summand : summand;
     }
     ASSERT_TRUE(exchange.fits(parts[0].numel(), at::kDouble)) << exchange.reason();
-    const at::Tensor output = forward(parts, kernels::RowExchangePtr::reclaim_copy(&exchange));
+    const at::Tensor output = forward(parts, kernels::RowExchangePtr(std::shared_ptr<void>(), &exchange));
     const at::Tensor of_output = grad.to(world.device());
     expected.backward(of_output);
     output.backward(part(of_output, 1, world));
