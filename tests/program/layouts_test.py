@@ -83,7 +83,11 @@ class Layouts(ProgramTest):
         for name, arguments, launcher in (
             ("by itself", [shards, "mesh.expert_parallel=2"], ()),
             ("torchrun", [shards, f"mesh.expert_parallel={NUM_RANKS}"], TORCHRUN),
+            ("tensor", ["mesh.tensor_parallel=2", "mesh.expert_parallel=2"], ()),
+            ("tensor and shards", ["mesh.tensor_parallel=2", "mesh.data_parallel_shard=2", "mesh.expert_parallel=4"], ()),
         ):
+            if not fits(*arguments):
+                continue
             with self.subTest(name):
                 self.assert_same(self.run_job("moe", *arguments, launcher=launcher), expected)
 
@@ -221,7 +225,6 @@ class Layouts(ProgramTest):
     def test_what_does_not_divide_or_is_not_built_is_refused(self):
         for model, arguments, words in (
             ("dense", ["mesh.context_parallel_shard=2", 'data.view={"kind":"packed"}'], ["mesh.context_parallel_shard"]),
-            ("moe", ["mesh.tensor_parallel=2"], ["mesh.tensor_parallel = 2", "router"]),
         ):
             if not fits(*arguments):
                 continue
