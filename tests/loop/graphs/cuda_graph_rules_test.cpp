@@ -37,7 +37,7 @@ TEST(CudaGraphRules, Name_the_device) {
                   StrEq("[loop::cuda_graph] expected a CUDA device for trainer.cuda_graph, got cpu. Set it to null.")));
 }
 
-TEST(CudaGraphRules, Name_each_degree_of_the_mesh_but_replicas_and_stages) {
+TEST(CudaGraphRules, Name_each_degree_of_the_mesh_that_no_graph_captures) {
   const auto expect_refused = [](const DeviceMeshParameters& mesh, const std::string& text) {
     const DistContext context({.mesh = mesh, .world = test::lone_rank(0, 2), .local_rank = 0});
     EXPECT_THAT([&] { check_cuda_graph(context, with_graphs()); }, ThrowsMessage<ConfigError>(HasSubstr(text)));
@@ -46,7 +46,6 @@ TEST(CudaGraphRules, Name_each_degree_of_the_mesh_but_replicas_and_stages) {
                  "mesh.data_parallel_shard = 2 is not built in this version with trainer.cuda_graph. Set the first to "
                  "1, or the second to null.");
   expect_refused({.context_parallel_shard = 2}, "mesh.context_parallel_shard = 2");
-  expect_refused({.tensor_parallel = 2}, "mesh.tensor_parallel = 2");
   expect_refused({.data_parallel_replicate = 2, .expert_parallel = 2}, "mesh.expert_parallel = 2");
   expect_refused({.data_parallel_replicate = 2}, "expected a CUDA device");
   expect_refused({.pipeline_parallel = 2}, "expected a CUDA device");

@@ -340,8 +340,6 @@ std::string error_of(const Case& job) {
 }
 
 TEST(MemoryPlans, Are_refused_as_the_job_is) {
-  EXPECT_NE(error_of({.mesh = {.tensor_parallel = 2}, .has_experts = true}).find("mesh.tensor_parallel"),
-            std::string::npos);
   EXPECT_NE(error_of({.mesh = {.data_parallel_shard = 2, .expert_parallel = 3}}).find("expert_parallel"),
             std::string::npos);
   EXPECT_NE(error_of({.mesh = {.pipeline_parallel = 4}, .schedule = DualPipeVScheduleConfig{}}).find("microbatches"),
