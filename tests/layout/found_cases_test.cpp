@@ -84,6 +84,14 @@ const std::vector<Found> kFound = {
               .num_steps = 1,
               .update_rule = UpdateRule::kNesterov},
       .layout = {.mesh = {.tensor_parallel = 2}}}},
+    {"dropout_of_adapters_of_keys_that_ranks_share",
+     {.job = {.num_layers = 1,
+              .adapts = true,
+              .adapter_dropout = 0.25,
+              .labels = Labels::kAll,
+              .num_microbatches = 1,
+              .num_steps = 1},
+      .layout = {.mesh = {.tensor_parallel = 4}}}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Once, FoundCases, ::testing::ValuesIn(kFound),

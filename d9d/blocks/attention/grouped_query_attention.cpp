@@ -100,7 +100,7 @@ void GroupedQueryAttention::set_tensor_parallel_context(TensorParallelContextPtr
   const FlatRange queries = chunk_range(config.num_attention_heads, ranks.index(), ranks.num_ranks());
   const FlatRange keys{.begin = queries.begin / group, .end = divide_up(queries.end, group)};
   for (const ModulePtr<Linear>& projection : {k_proj, v_proj}) {
-    projection->compute_only({keys.begin * config.head_dim, keys.end * config.head_dim});
+    projection->compute_only({keys.begin * config.head_dim, keys.end * config.head_dim}, ranks);
   }
   queries_of_keys_.clear();
   for (std::int64_t key = keys.begin; key < keys.end; ++key) {

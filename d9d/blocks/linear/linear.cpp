@@ -107,11 +107,13 @@ void Linear::add_adapter(const LowRankConfig& low_rank) {
   put_new_adapter(make(config.in_features, low_rank.rank), b, low_rank, dtype, magnitude);
 }
 
-void Linear::compute_only(const FlatRange& outputs) {
+void Linear::compute_only(const FlatRange& outputs, const DeviceMesh& ranks) {
   D9D_ASSERT(weight->local().size(0) == config.out_features, "a rank that has the whole weight");
   computed_ = outputs;
-  if (adapter()) adapter()->b->compute_only(outputs);
-  if (has_magnitude()) adapter()->magnitude->compute_only(outputs);
+  if (!adapter()) return;
+  adapter()->b->compute_only(outputs, ranks);
+  if (adapter()->dropout) adapter()->dropout->add_cut({.ranks = ranks});
+  if (adapter()->magnitude) adapter()->magnitude->compute_only(outputs);
 }
 
 at::Tensor Linear::computed_rows(const at::Tensor& rows) const {

@@ -50,8 +50,9 @@ class Linear : public Adaptable<Linear> {
   void add_adapter(const LowRankConfig& config);
 
   // Local. From now on forward computes these outputs, by their rows of the weight, and no others: for a rank that has
-  // a whole weight (add_whole) and needs a part of the product.
-  void compute_only(const FlatRange& outputs);
+  // a whole weight (add_whole) and needs a part of the product. ranks: those that compute other outputs for the same x,
+  // of which a dropout of the adapter drops the same elements on all of them.
+  void compute_only(const FlatRange& outputs, const DeviceMesh& ranks);
   // The rows of those outputs in a tensor with a row for each output, such as the weight.
   [[nodiscard]] at::Tensor computed_rows(const at::Tensor& rows) const;
 

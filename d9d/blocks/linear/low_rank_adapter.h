@@ -30,8 +30,8 @@ struct LowRankConfig {
 inline constexpr const char* kAdapterParameters = "(?:.*\\.)?lora_(?:[AB]\\.(?:[^.]+\\.)?|magnitude_vector\\.)weight";
 [[nodiscard]] bool is_adapter_parameter(const std::string& name);
 
-// Drops what A reads: where tensor parallelism cuts A or B the whole sequence, with the features that A has on this
-// rank, otherwise the positions of this rank, as between blocks.
+// Drops what A reads: where tensor parallelism cuts A, B or the outputs (Linear::compute_only) the whole sequence, with
+// the features that A has on this rank, otherwise the positions of this rank, as between blocks.
 class AdapterDropout final : public Dropout {
  public:
   // a [..., in, ...]: the weight of A, of which `in` is the second dim; b: those of B.
