@@ -16,12 +16,12 @@ void PooledHead::set_tensor_parallel_context(TensorParallelContextPtr context) {
   share_rows(ranks_.of_shards);
 }
 
-void PooledHead::set_context_ranks(const DeviceMesh& ranks) {
+void PooledHead::set_context_ranks(const PositionCut& ranks) {
   ranks_.of_context = ranks;
   share_rows(ranks);
 }
 
-void PooledHead::share_rows(const DeviceMesh& ranks) {
+void PooledHead::share_rows(const PositionCut& ranks) {
   for_each_module([&](const std::string&, Module& each) {
     if (auto* const dropout = dynamic_cast<Dropout*>(&each)) dropout->add_cut({.ranks = ranks});
   });

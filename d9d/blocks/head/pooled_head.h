@@ -12,14 +12,14 @@ class PooledHead : public Module {
  public:
   [[nodiscard]] std::optional<TensorPlan> tensor_plan(std::int64_t num_ranks) const override;
   void set_tensor_parallel_context(TensorParallelContextPtr context) override;
-  // Local. Context parallelism: the ranks, of one axis, that have other parts of each sequence.
-  void set_context_ranks(const DeviceMesh& ranks);
+  // Local. Context parallelism: which positions each of its ranks, of one axis, has.
+  void set_context_ranks(const PositionCut& ranks);
 
  protected:
   [[nodiscard]] const PositionRanks& position_ranks() const { return ranks_; }
 
  private:
-  void share_rows(const DeviceMesh& ranks);
+  void share_rows(const PositionCut& ranks);
 
   PositionRanks ranks_;
 };

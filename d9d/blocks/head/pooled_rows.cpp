@@ -38,10 +38,17 @@ Selection selection_of(const at::Tensor& mask, const std::optional<std::int64_t>
 PooledRows rows_of_part(const at::Tensor& hidden_states, const at::Tensor& positions, const PositionRanks& ranks) {
   const std::int64_t length = hidden_states.size(1), sequence = length * ranks.num_parts();
   const at::Tensor column = positions.remainder(sequence);
-  const at::Tensor here = positions.floor_divide(sequence) * length + column.remainder(length);
-  return {.rows = hidden_states.flatten(0, 1).index_select(0, here),
-          .is_here = column.floor_divide(length).eq(ranks.part()),
-          .ranks = ranks};
+  at::Tensor index = column.remainder(length);  // of those of other ranks any of this rank's
+  at::Tensor is_here = at::zeros_like(column, at::kBool);
+  std::int64_t first = 0;
+  for (const FlatRange& range : ranks.cut().ranges(sequence)) {
+    const at::Tensor is_in_range = column.ge(range.begin).logical_and(column.lt(range.end));
+    index = at::where(is_in_range, column - range.begin + first, index);
+    is_here = is_here.logical_or(is_in_range);
+    first += range.numel();
+  }
+  const at::Tensor here = positions.floor_divide(sequence) * length + index;
+  return {.rows = hidden_states.flatten(0, 1).index_select(0, here), .is_here = is_here, .ranks = ranks};
 }
 
 }  // namespace

@@ -16,10 +16,11 @@ HiddenStatesAggregator::HiddenStatesAggregator(HiddenStatesAggregationMode mode,
   D9D_CHECK(mask.has_value(), ConfigError,
             "[blocks::aggregator] expected an aggregation mask for the mean of hidden states, got none. Set "
             "hidden_states_agg_mask.");
-  const std::int64_t length = mask->size(1) / ranks_.of_shards.num_ranks();
-  weights_ = mask->narrow(1, ranks_.of_shards.index() * length, length);
+  weights_ = PositionCut(ranks_.of_shards).part_of(*mask, /*dim=*/1);
   counts_ = mask->to(at::promote_types(mask->scalar_type(), at::kFloat)).sum(1, /*keepdim=*/true);
-  if (ranks_.of_context.num_ranks() > 1) counts_ = all_reduce_forward(counts_, ranks_.of_context.lane_communicator());
+  if (const DeviceMesh context = ranks_.of_context.ranks(); context.num_ranks() > 1) {
+    counts_ = all_reduce_forward(counts_, context.lane_communicator());
+  }
   counts_ = counts_.clamp_min(1);
 }
 

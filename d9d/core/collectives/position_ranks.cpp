@@ -4,12 +4,10 @@
 
 namespace d9d {
 
-std::int64_t PositionRanks::part() const { return of_context.index() * of_shards.num_ranks() + of_shards.index(); }
-
 at::Tensor sum_over_positions(const at::Tensor& here, const PositionRanks& ranks) {
   at::Tensor sum = here;
   if (ranks.of_shards.num_ranks() > 1) sum = all_reduce_forward(sum, ranks.of_shards.lane_communicator());
-  if (ranks.of_context.num_ranks() > 1) sum = all_reduce_both(sum, ranks.of_context.lane_communicator());
+  if (ranks.of_context.num_ranks() > 1) sum = all_reduce_both(sum, ranks.of_context.ranks().lane_communicator());
   return sum;
 }
 

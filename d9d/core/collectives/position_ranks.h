@@ -10,17 +10,18 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/core/dtensor/position_cut.h"
 #include "d9d/core/mesh/device_mesh.h"
 
 namespace d9d {
 
-// Each mesh has one axis, or none. Rank r of W has positions [r * S / W, (r + 1) * S / W).
+// Each mesh has one axis, or none.
 struct PositionRanks {
-  DeviceMesh of_context = {};  // context parallelism: each has its own loss
-  DeviceMesh of_shards = {};   // tensor parallelism, which divides the parts of these between blocks: all have one loss
+  PositionCut of_context = {};  // context parallelism, one cut: each rank has its own loss
+  DeviceMesh of_shards = {};  // tensor parallelism, which divides the parts of these between blocks: all have one loss
 
-  [[nodiscard]] std::int64_t num_parts() const { return of_context.num_ranks() * of_shards.num_ranks(); }
-  [[nodiscard]] std::int64_t part() const;  // r
+  [[nodiscard]] std::int64_t num_parts() const { return of_context.num_ranks() * of_shards.num_ranks(); }  // W
+  [[nodiscard]] PositionCut cut() const { return of_context.then(of_shards); }
 };
 
 // Collective over all ranks, in forward and, over those of context parallelism, in backward. The gradient is that of

@@ -96,8 +96,8 @@ class PreNormDecoder : public DecoderBackbone {
   // Tensor parallelism: the ranks, of one axis, over which positions of hidden states between layers are sharded, [B, S
   // / W, H]. Stages send shards: each rank sends its shard to the rank of the next stage with the same positions.
   void set_position_shards(const DeviceMesh& ranks) { position_ranks_.of_shards = ranks; }
-  // Context parallelism: the ranks, of one axis, that have other parts of each sequence. Snapshots are of all of them.
-  void set_context_ranks(const DeviceMesh& ranks) { position_ranks_.of_context = ranks; }
+  // Context parallelism: which positions each of its ranks, of one axis, has. Snapshots are of all of them.
+  void set_context_ranks(const PositionCut& ranks) { position_ranks_.of_context = ranks; }
 
   const PreNormDecoderConfig config;
   const DecoderStageOptions options;

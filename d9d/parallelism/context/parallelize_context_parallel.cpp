@@ -14,7 +14,7 @@ namespace d9d {
 void parallelize_context_parallel(Module& module, const PositionCut& positions) {
   const auto context = std::make_shared<AllGatherAttentionContext>(positions);
   module.for_each_module([&](const std::string&, Module& each) {
-    if (auto* const head = dynamic_cast<PooledHead*>(&each)) head->set_context_ranks(positions.ranks());
+    if (auto* const head = dynamic_cast<PooledHead*>(&each)) head->set_context_ranks(positions);
     if (auto* const dropout = dynamic_cast<Dropout*>(&each)) dropout->add_cut({.ranks = positions, .dim = kPositions});
     if (auto* const core = dynamic_cast<Sdpa*>(&each)) core->set_attention_context(context);
   });

@@ -6,8 +6,10 @@
 #include "d9d/blocks/attention/sdpa.h"
 #include "d9d/blocks/head/classification_head.h"
 #include "d9d/blocks/head/embedding_head.h"
+#include "d9d/blocks/hidden_states_aggregator/hidden_states_aggregator.h"
 #include "d9d/blocks/regularization/dropout.h"
 #include "d9d/parallelism/context/parallelize_context_parallel.h"
+#include "d9d/parallelism/tensor/parallelize_tensor_parallel.h"
 
 #include "tests/parallelism/one_rank.h"
 #include "tests/support/io_faults.h"
@@ -18,6 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr std::int64_t kSequence = 12;
+constexpr std::int64_t kHidden = 6;
 
 struct Case {
   const char* name;
@@ -106,6 +109,86 @@ TEST(ContextParallel, Tells_dropout_which_positions_it_has) {
     parallelize_context_parallel(*network, mesh_of(world, "cp"));
     EXPECT_TRUE(at::equal(initialized(network)->dropout(part(ones, 1, world)), part(expected, 1, world)));
   });
+}
+
+// Two ranks of context parallelism with some chunks each, which two of tensor parallelism divide.
+struct FourRanks {
+  FourRanks(World& world, const Chunks& chunks)
+      : mesh("dense", {{"cp", 2}, {"tp", 2}}, borrowed(world)), context(mesh.slice({"cp"}), chunks) {}
+  [[nodiscard]] PositionRanks positions() const { return {.of_context = context, .of_shards = mesh.slice({"tp"})}; }
+  const DeviceMesh mesh;
+  const PositionCut context;
+};
+constexpr double kNumLosses = 2;  // equal ones, of the ranks of context parallelism
+
+// Two rows of positions, of which three are selected, in three of the four parts of each cut.
+at::Tensor selected() {
+  const at::Tensor chosen = at::tensor({std::int64_t{1}, std::int64_t{10}, kSequence + 5});
+  return at::zeros({2 * kSequence}, at::kLong).index_fill_(0, chosen, 1).view({2, kSequence});
+}
+
+const at::Tensor& output_of(const ClassificationOutput& output) { return output.scores; }
+const at::Tensor& output_of(const EmbeddingOutput& output) { return output.embeddings; }
+
+template <class Head, class Config>
+void expect_head_equals_one_rank(const Config& config, const Chunks& chunks, const PoolingShared& shared) {
+  run_ranks(RankBackend::kThreads, 4, [&](World& world) {
+    const FourRanks ranks(world, chunks);
+    const auto one = initialized(make_module<Head>(config, kHidden));
+    const auto cut = make_module<Head>(config, kHidden);
+    parallelize_context_parallel(*cut, ranks.context);
+    parallelize_tensor_parallel(*cut, ranks.mesh);
+    initialized(cut);
+    const PositionCut positions = ranks.positions().cut();
+    const at::Tensor whole = values({2, kSequence, kHidden}, 1).requires_grad_();
+    const at::Tensor own = positions.part_of(whole.detach(), 1).clone().requires_grad_();
+    const at::Tensor expected = output_of(one(whole, shared));
+    const at::Tensor output = output_of(cut(own, shared));
+    const at::Tensor grad = values(expected.sizes(), 2);
+    (expected * grad).sum().backward();
+    ((output * grad).sum() / kNumLosses).backward();
+    expect_close("output", output, expected, tolerance("fp64"));
+    expect_close("input", own.grad(), positions.part_of(whole.grad(), 1), tolerance("fp64"));
+    const auto theirs = one->named_parameters(), ours = cut->named_parameters();
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      const at::Tensor sum = ours[i].second->local().grad().clone();
+      ranks.mesh.communicator()->all_reduce(sum, ReduceOp::kSum).wait();
+      expect_close(ours[i].first, sum, theirs[i].second->local().grad(), tolerance("fp64"));
+    }
+  });
+}
+
+TEST(ContextParallelHeads, Of_pooled_positions_equal_one_rank_with_any_chunks) {
+  for (const Chunks& chunks : {Chunks{{0}, {1}}, Chunks{{0, 3}, {1, 2}}}) {
+    for (const PoolingShared& shared :
+         {PoolingShared{}, PoolingShared{.pooling_mask = selected()}, PoolingShared{selected(), 3}}) {
+      expect_head_equals_one_rank<ClassificationHead>(ClassificationHeadConfig{.num_labels = 3, .dropout = 0.4}, chunks,
+                                                      shared);
+      expect_head_equals_one_rank<EmbeddingHead>(EmbeddingHeadConfig{.embedding_dim = 5, .normalize = true}, chunks,
+                                                 shared);
+    }
+  }
+}
+
+TEST(ContextParallelSnapshots, Equal_one_rank_with_any_chunks) {
+  for (const Chunks& chunks : {Chunks{{0}, {1}}, Chunks{{0, 3}, {1, 2}}}) {
+    run_ranks(RankBackend::kThreads, 4, [&](World& world) {
+      const PositionRanks ranks = FourRanks(world, chunks).positions();
+      const auto snapshot_of = [](const at::Tensor& x, const at::Tensor& mask, const PositionRanks& of) {
+        HiddenStatesAggregator aggregator(HiddenStatesAggregationMode::kMean, mask, of);
+        aggregator.add(x);
+        return *aggregator.pack_with_snapshot(std::nullopt);
+      };
+      const at::Tensor whole = values({2, kSequence, kHidden}, 1).requires_grad_();
+      const at::Tensor own = ranks.cut().part_of(whole.detach(), 1).clone().requires_grad_();
+      const at::Tensor expected = snapshot_of(whole, selected(), {});
+      const at::Tensor output = snapshot_of(own, ranks.of_context.part_of(selected(), 1), ranks);
+      expected.square().sum().backward();
+      (output.square().sum() / kNumLosses).backward();
+      expect_close("output", output, expected, tolerance("fp64"));
+      expect_close("input", own.grad(), ranks.cut().part_of(whole.grad(), 1), tolerance("fp64"));
+    });
+  }
 }
 
 }  // namespace
