@@ -192,7 +192,12 @@ TEST(TensorParallelSwiGLU, With_biases_equals_one_rank) {
   }
 }
 
-// Of eight positions five are data; the last of the four ranks has none of these.
+// The numbers [2, 4] for the positions of each of four ranks: [2, S].
+at::Tensor of_four_ranks(at::IntArrayRef numbers) {
+  return at::tensor(numbers, at::kLong).view({2, 4}).repeat_interleave(kSequence / 4, /*dim=*/1);
+}
+
+// The last of the four ranks has no position that is data.
 TEST(TensorParallelMoE, With_a_shared_expert_padding_and_an_auxiliary_loss_equals_one_rank) {
   const MoELayerConfig config{.hidden_size = kHidden,
                               .intermediate_size = 5,
@@ -201,7 +206,7 @@ TEST(TensorParallelMoE, With_a_shared_expert_padding_and_an_auxiliary_loss_equal
                               .shared_expert = SharedExpertParameters{.intermediate_size = 7, .enable_gate = true},
                               .grouped_mm_backend = std::nullopt,
                               .auxiliary_loss_coefficient = 0.3};
-  const at::Tensor is_real = at::tensor({1, 1, 1, 0, 1, 1, 0, 0}, at::kLong).view({2, kSequence});
+  const at::Tensor is_real = of_four_ranks({1, 1, 1, 0, 1, 1, 0, 0});
   const auto indices = [](const at::Tensor& is_one) { return is_one.reshape({-1}).nonzero().squeeze(1); };
   run_ranks(RankBackend::kThreads, 4, [&](World& world) {
     const DeviceMesh mesh = mesh_of(world, "tp");
@@ -231,8 +236,8 @@ const at::Tensor& output_of(const EmbeddingOutput& output) { return output.embed
 
 template <class Head, class Config>
 void expect_head_equals_one_rank(const Config& config) {
-  const at::Tensor mask = at::tensor({0, 1, 0, 1, 0, 0, 1, 0}, at::kLong).view({2, kSequence});
-  for (const PoolingShared& shared : {PoolingShared{}, PoolingShared{mask}, PoolingShared{mask, 3}}) {
+  const at::Tensor mask = of_four_ranks({0, 1, 0, 1, 0, 0, 1, 0});
+  for (const PoolingShared& shared : {PoolingShared{}, PoolingShared{mask}, PoolingShared{mask, kSequence * 3 / 4}}) {
     run_ranks(RankBackend::kThreads, 4, [&](World& world) {
       const DeviceMesh mesh = mesh_of(world, "tp");
       const auto one = initialized(make_module<Head>(config, kHidden));
@@ -271,7 +276,7 @@ TEST(TensorParallelHeads, Say_that_a_mask_does_not_cover_all_positions) {
 }
 
 TEST(TensorParallelSnapshots, Equal_one_rank) {
-  const at::Tensor mask = at::tensor({1, 1, 0, 1, 0, 0, 0, 0}, at::kLong).view({2, kSequence});
+  const at::Tensor mask = of_four_ranks({1, 1, 0, 1, 0, 0, 0, 0});
   run_ranks(RankBackend::kThreads, 4, [&](World& world) {
     const auto snapshot_of = [&](const at::Tensor& x, const PositionRanks& ranks) {
       HiddenStatesAggregator aggregator(HiddenStatesAggregationMode::kMean, mask, ranks);
