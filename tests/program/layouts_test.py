@@ -204,32 +204,30 @@ class Layouts(ProgramTest):
                 self.assert_same(self.run_job(model, *arguments, *copies, launcher=launcher), expected)
 
     def test_parts_of_layers_and_of_sequences_train_and_sample_as_one_rank(self):
-        expected = self.of_one_rank("dense")
         tensor, context = "mesh.tensor_parallel=2", "mesh.context_parallel_shard=2"
         checkpoints = "model_provider.checkpointing=true"
-        for name, arguments, launcher in (
-            ("tensor", [tensor], ()),
-            ("tensor, more ranks than heads of keys", ["mesh.tensor_parallel=4"], ()),
-            ("context", [context, checkpoints], ()),
-            ("both", [tensor, context, checkpoints], ()),
-            ("context replicas", ["mesh.context_parallel_replicate=2"], ()),
-            ("torchrun", [tensor, f"mesh.data_parallel_shard={NUM_RANKS // 2}"], TORCHRUN),
+        for name, model, arguments, launcher in (
+            ("tensor", "dense", [tensor], ()),
+            ("tensor, more ranks than heads of keys", "dense", ["mesh.tensor_parallel=4"], ()),
+            ("tensor, with experts", "moe", [tensor], ()),
+            ("tensor, over experts", "moe", [tensor, "mesh.expert_parallel=2"], ()),
+            ("context", "dense", [context, checkpoints], ()),
+            ("both", "dense", [tensor, context, checkpoints], ()),
+            ("context replicas", "dense", ["mesh.context_parallel_replicate=2"], ()),
+            ("torchrun", "dense", [tensor, f"mesh.data_parallel_shard={NUM_RANKS // 2}"], TORCHRUN),
         ):
             if not fits(*arguments):
                 continue
             with self.subTest(name):
-                job = self.run_job("dense", *arguments, launcher=launcher)
+                expected = self.of_one_rank(model)
+                job = self.run_job(model, *arguments, launcher=launcher)
                 self.assert_same(job, expected)
                 self.assertEqual(job.sample, expected.sample)
 
-    def test_what_does_not_divide_or_is_not_built_is_refused(self):
-        for model, arguments, words in (
-            ("dense", ["mesh.context_parallel_shard=2", 'data.view={"kind":"packed"}'], ["mesh.context_parallel_shard"]),
-        ):
-            if not fits(*arguments):
-                continue
-            with self.subTest(arguments):
-                self.assert_one_error(self.job(model).run(*arguments), *words)
+    def test_packed_sequences_that_ranks_would_share_are_refused(self):
+        packed = ("mesh.context_parallel_shard=2", 'data.view={"kind":"packed"}')
+        if fits(*packed):
+            self.assert_one_error(self.job().run(*packed), "mesh.context_parallel_shard")
 
     def test_copies_between_processes_on_CPUs_are_refused(self):
         result = self.job().run("mesh.data_parallel_shard=2", "launch.ranks=processes", "launch.device=cpu",

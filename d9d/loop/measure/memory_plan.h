@@ -9,8 +9,8 @@
 //
 // Tensors of the meta device stand for those of a GPU: kernels save for backward what CUDA kernels save, except for one
 // number per row (inverse norms, softmax of a router). All experts get the same number of tokens. Not counted:
-// temporary tensors of the optimiser, workspaces of libraries, fragmentation of the allocator, the CUDA context, and
-// prefetched batches.
+// blocks by which tensor-parallel ranks copy activations, temporary tensors of the optimiser, workspaces of libraries,
+// fragmentation of the allocator, the CUDA context, and prefetched batches.
 #pragma once
 
 #include <cstdint>

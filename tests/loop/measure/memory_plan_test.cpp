@@ -215,7 +215,8 @@ TEST_P(MemoryPlan, Has_the_parameters_gradients_and_optimizer_of_a_real_job) {
 std::int64_t kept_by_cpu_alone(const RankMemory& rank, const Case& job, std::int64_t num_stages) {
   if (!job.has_experts) return 0;
   const test::SmallDecoder sizes;
-  const std::int64_t of_layer = kNumSequences * kSequenceLength * sizes.experts_top_k * sizes.hidden_size * kFloatBytes;
+  const std::int64_t num_positions = kNumSequences * kSequenceLength / job.mesh.tensor_parallel;  // between blocks
+  const std::int64_t of_layer = num_positions * sizes.experts_top_k * sizes.hidden_size * kFloatBytes;
   std::int64_t num_live = 0;
   for (const StageMemory& stage : rank.stages) num_live += stage.num_live;
   return num_live * (kNumLayers / num_stages) * of_layer;
@@ -295,9 +296,8 @@ std::vector<Case> cases() {
       {.name = "tensor_of_shards", .mesh = {.data_parallel_shard = 2, .tensor_parallel = 2}},
       {.name = "experts", .has_experts = true},
       {.name = "experts_over_ranks", .mesh = {.data_parallel_replicate = 2, .expert_parallel = 2}, .has_experts = true},
-      {.name = "experts_over_tensor_parallel_ranks",
-       .mesh = {.tensor_parallel = 2, .expert_parallel = 2},
-       .has_experts = true},
+      {.name = "experts_of_tensor_ranks", .mesh = {.tensor_parallel = 2}, .has_experts = true},
+      {.name = "experts_over_tensor_ranks", .mesh = {.tensor_parallel = 2, .expert_parallel = 2}, .has_experts = true},
       {.name = "experts_of_shards", .mesh = {.data_parallel_shard = 4, .expert_parallel = 2}, .has_experts = true},
       {.name = "pipeline_of_experts_of_shards",
        .mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2, .expert_parallel = 2},
@@ -343,6 +343,7 @@ std::string error_of(const Case& job) {
 }
 
 TEST(MemoryPlans, Are_refused_as_the_job_is) {
+  EXPECT_NE(error_of({.mesh = {.tensor_parallel = 32}}).find("a vocabulary that gives each of 32"), std::string::npos);
   EXPECT_NE(error_of({.mesh = {.data_parallel_shard = 2, .expert_parallel = 3}}).find("expert_parallel"),
             std::string::npos);
   EXPECT_NE(error_of({.mesh = {.pipeline_parallel = 4}, .schedule = DualPipeVScheduleConfig{}}).find("microbatches"),
