@@ -169,7 +169,7 @@ class GrpoTask : public d9d::TrainTask<GrpoTypes> {
       : positions_(context.mesh(d9d::MeshDomain::kBatch).slice({"cp"})), clip_(clip) {}
 
   d9d::ForwardInputs<GrpoTypes> build_forward_inputs(const RolloutBatch& batch) override {
-    const d9d::DecoderInputs inputs = d9d::decoder_inputs(batch.tokens, positions_, {});
+    const d9d::DecoderInputs inputs = d9d::decoder_inputs(batch.tokens, positions_, {.tells_padding = false});
     const at::Tensor has_label = inputs.shared.head.labels.ne(d9d::kIgnoreIndex);
     return {.input = inputs.input,
             .shared = inputs.shared,
@@ -183,7 +183,8 @@ class GrpoTask : public d9d::TrainTask<GrpoTypes> {
     state.ratios = (d9d::token_log_probs(output.head.cross_entropy) - state.log_probs).exp();
     const at::Tensor gains =
         at::minimum(state.ratios * state.advantages, state.ratios.clamp(1 - clip_, 1 + clip_) * state.advantages);
-    return {.loss = -(gains * state.has_label).sum() / state.num_labels, .loss_weight = state.num_labels};
+    const at::Tensor sum = (gains * state.has_label).sum();  // 0 of a rank whose positions are all of the prompt
+    return {.loss = -sum / state.num_labels.clamp_min(1), .loss_weight = state.num_labels};
   }
   d9d::MetricMap create_metrics() override { return {{"ratio", std::make_shared<d9d::MeanMetric>()}}; }
   void update_metrics(const RolloutState& state, const d9d::MetricMap& metrics) override {
@@ -213,20 +214,25 @@ struct Rollouts : d9d::DataProvider<RolloutBatch> {
         log_probs.push_back(at::constant_pad_nd(at::tensor(rollout.log_probs, at::kFloat), {num_of_prompt, 0}));
         advantages.push_back(rollout.advantage);
       }
-      return std::vector{RolloutBatch{.tokens = d9d::collate_fixed(samples),
-                                      .log_probs = at::stack(log_probs),
+      const d9d::TokenBatch tokens = d9d::collate_fixed_to_multiple(samples, num_position_ranks);
+      const std::int64_t num_padding = tokens.input_ids.size(1) - log_probs.front().size(0);
+      return std::vector{RolloutBatch{.tokens = tokens,
+                                      .log_probs = at::constant_pad_nd(at::stack(log_probs), {0, num_padding}),
                                       .advantages = at::tensor(advantages, at::kFloat)}};
     }
     static std::optional<std::int64_t> total_steps() { return std::nullopt; }
     nlohmann::json state() const { return rollouts.all; }
     void load_state(const nlohmann::json& state) { rollouts.all = state.get<std::vector<Rollout>>(); }
     Rollouts& rollouts;
-    std::size_t rank, num_ranks;  // data-parallel
+    std::size_t rank, num_ranks;      // data-parallel
+    std::int64_t num_position_ranks;  // that share a sequence
   };
   std::unique_ptr<d9d::PackStream<RolloutBatch>> build_pack_stream(const d9d::DistContext& context,
                                                                    std::optional<std::int64_t>) override {
-    return d9d::as_pack_stream<RolloutBatch>(Stream{*this, static_cast<std::size_t>(context.data_parallel_rank()),
-                                                    static_cast<std::size_t>(context.data_parallel_size())});
+    return d9d::as_pack_stream<RolloutBatch>(
+        Stream{*this, static_cast<std::size_t>(context.data_parallel_rank()),
+               static_cast<std::size_t>(context.data_parallel_size()),
+               context.mesh(d9d::MeshDomain::kBatch).slice({"cp", "tp"}).num_ranks()});
   }
   std::string prompt;
   std::vector<Rollout> all;  // of all ranks, so that a checkpoint has one state of the data

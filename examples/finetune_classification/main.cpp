@@ -10,6 +10,7 @@
 #include "d9d/base/fnv1a.h"
 #include "d9d/base/ignore_index.h"
 #include "d9d/base/io/input_file.h"
+#include "d9d/base/rounding.h"
 #include "d9d/core/launch/launch.h"
 #include "d9d/loop/checkpoint/export_model.h"
 #include "d9d/loop/language_model/auto_data_provider.h"
@@ -20,6 +21,7 @@
 #include "d9d/models/decoder/parallelize.h"
 #include "d9d/models/families.h"
 #include "d9d/models/huggingface/model_sizes.h"
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
 #include "d9d/tokenizer/tokenizer.h"
 
 namespace {
@@ -57,28 +59,35 @@ struct Fortune {
 };
 void make_padding(Fortune& fortune) { fortune.topic = at::scalar_tensor(d9d::kIgnoreIndex, at::kLong); }
 
-struct Batch {                  // of B texts, padded on the right to the longest
-  at::Tensor ids;               // [B, S] int64
+struct Batch {                  // of B texts, padded on the right to the longest, and to what ranks can share
+  at::Tensor ids, positions;    // [B, S] int64
   at::Tensor is_last;           // [B, S] bool: the last token of each text
   at::Tensor topic;             // [B] int64; kIgnoreIndex does not count
   std::int64_t num_tokens = 0;  // without padding
   static constexpr auto fields() {
-    return d9d::record<Batch>(d9d::field("ids", &Batch::ids), d9d::field("is_last", &Batch::is_last),
-                              d9d::field("topic", &Batch::topic), d9d::field("num_tokens", &Batch::num_tokens));
+    return d9d::record<Batch>(d9d::field("ids", &Batch::ids), d9d::field("positions", &Batch::positions),
+                              d9d::field("is_last", &Batch::is_last), d9d::field("topic", &Batch::topic),
+                              d9d::field("num_tokens", &Batch::num_tokens));
   }
 };
 
-Batch collate(std::span<const Fortune> fortunes) {
-  std::vector<at::Tensor> ids, topics, lasts;
+Batch collate(std::span<const Fortune> fortunes, std::int64_t length_multiple) {
+  std::vector<at::Tensor> ids, positions, topics, lasts;
   Batch batch;
   for (const Fortune& fortune : fortunes) {
     ids.push_back(fortune.ids);
     topics.push_back(fortune.topic);
-    lasts.push_back(at::arange(fortune.ids.size(0)) == fortune.ids.size(0) - 1);
+    positions.push_back(at::arange(fortune.ids.size(0)));
+    lasts.push_back(positions.back() == fortune.ids.size(0) - 1);
     batch.num_tokens += fortune.ids.size(0);
   }
-  batch.ids = at::pad_sequence(ids, /*batch_first=*/true);
-  batch.is_last = at::pad_sequence(lasts, /*batch_first=*/true);
+  const auto padded = [&](const std::vector<at::Tensor>& texts) {
+    const at::Tensor rows = at::pad_sequence(texts, /*batch_first=*/true);
+    return at::constant_pad_nd(rows, {0, d9d::round_up(rows.size(1), length_multiple) - rows.size(1)});
+  };
+  batch.ids = padded(ids);
+  batch.positions = padded(positions);
+  batch.is_last = padded(lasts);
   batch.topic = at::stack(topics);
   return batch;
 }
@@ -172,13 +181,14 @@ struct Accuracy {
 };
 
 struct Task : d9d::TrainTask<Types> {
+  explicit Task(const d9d::DistContext& context) : ranks(context.mesh(d9d::MeshDomain::kBatch).slice({"cp"})) {}
   d9d::ForwardInputs<Types> build_forward_inputs(const Batch& batch) override {
-    const at::Tensor positions = at::arange(batch.ids.size(1), batch.ids.options()).expand_as(batch.ids);
-    return {.input = {batch.ids},
-            .shared = {.sequence = {.position_ids = positions, .hidden_states_agg_mask = {}},
+    const auto here = [&](const at::Tensor& x) { return d9d::context_parallel_shard(x, /*dim=*/1, ranks); };
+    return {.input = {here(batch.ids)},
+            .shared = {.sequence = {.position_ids = here(batch.positions), .hidden_states_agg_mask = {}},
                        .head = {.pooling_mask = batch.is_last, .num_positions = batch.ids.size(0)}},
             .state = {batch.topic, {}, batch.topic.ne(d9d::kIgnoreIndex).sum()},
-            .num_tokens = batch.num_tokens};
+            .num_tokens = ranks.index() == 0 ? batch.num_tokens : 0};  // once for all that share the texts
   }
   d9d::LossResult compute_loss(const Output& output, State& state, const d9d::JobSchedule&) override {
     state.is_right = output.head.scores.argmax(-1) == state.topic;
@@ -191,6 +201,7 @@ struct Task : d9d::TrainTask<Types> {
     d9d::metric_at<d9d::MeanMetric>(metrics, "accuracy").update(share, state.num);
   }
   void register_events(const d9d::DistContext&, d9d::EventBus& events) override { events.attach("accuracy", accuracy); }
+  const d9d::DeviceMesh ranks;  // that share a text
   Accuracy accuracy;
 };
 
@@ -232,14 +243,16 @@ struct Provider : d9d::ModelProvider<Types> {
 
 void train(const Config& config, d9d::DistContext& context) {
   const Texts texts = read_fortunes(config.folder);
-  Task task;
+  Task task(context);
+  const auto collate_for_ranks = [multiple = context.mesh(d9d::MeshDomain::kBatch).slice({"cp", "tp"}).num_ranks()](
+                                     std::span<const Fortune> fortunes) { return collate(fortunes, multiple); };
   Provider model(config, std::ssize(texts.topics));
   const auto provider_of = [&](const std::vector<Text>& side, bool drops_last) {
     const auto fortunes = std::make_shared<const Fortunes>(side, config);
     model.check(fortunes->highest_id(), config.max_tokens);
     d9d::AutoDataConfig loader = config.data;
     loader.drop_last = loader.drop_last.value_or(drops_last);
-    return d9d::AutoDataProvider<Batch>([=](const auto&) { return fortunes; }, collate, loader,
+    return d9d::AutoDataProvider<Batch>([=](const auto&) { return fortunes; }, collate_for_ranks, loader,
                                         config.trainer.determinism.base_seed);
   };
   auto data = provider_of(texts.train, true), validation = provider_of(texts.validation, false);

@@ -66,11 +66,11 @@ class ColocatedRl(ProgramTest):
         further steps move away from it; completions and losses are those of one rank."""
         expected = None
         for mesh in ((), ("mesh.pipeline_parallel=2",), ("mesh.tensor_parallel=2",), ("mesh.data_parallel_shard=2", "rollouts.num_rollouts=3"),
-                     ("mesh.context_parallel_shard=2",)):
+                     ("mesh.context_parallel_shard=2",), ("mesh.context_parallel_shard=4",), ("mesh.tensor_parallel=3",)):
             with self.subTest(mesh):
                 name = "-".join(("layout", *mesh))
                 log = self.folder / name / "metrics.jsonl"
-                # 8 bytes of prompt and 9 of completion: 16 positions, which context parallelism divides
+                # 8 bytes of prompt and 9 of completion: 16 positions, which three ranks do not divide; the first four have no label
                 tracker = json.dumps({"provider": "jsonl", "path": str(log)})
                 rewards = self.rewards(f"trainer.logging.tracker={tracker}", "rollouts.num_tokens=9", *mesh, name=name)
                 rows = [json.loads(line) for line in log.read_text().splitlines()]

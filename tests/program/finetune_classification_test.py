@@ -93,7 +93,7 @@ class FinetuneClassification(ProgramTest):
     def test_two_ranks_log_what_one_logs(self):
         settings = ("trainer.schedule.total_steps=20", "model.num_hidden_layers=2")
         expected, alone = self.trained(*settings, name="alone")
-        for mesh in ("data_parallel_replicate", "data_parallel_shard", "pipeline_parallel"):
+        for mesh in ("data_parallel_replicate", "data_parallel_shard", "pipeline_parallel", "tensor_parallel", "context_parallel_shard"):
             with self.subTest(mesh):
                 found, together = self.trained(*settings, f"mesh.{mesh}=2", name=mesh)
                 self.assertEqual(len(together), len(alone))
