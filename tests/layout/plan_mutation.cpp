@@ -17,7 +17,8 @@ std::string name_in_all_layers(const std::string& name) {
   return std::regex_replace(name, std::regex("layers\\.[0-9]+\\."), "layers.*.");
 }
 
-// Replicate, and Shard of each dim, but what is declared; of a Replicate also a gradient that is not summed.
+// Replicate, and Shard of each dim, but what is declared; of a Replicate also a gradient that is not summed. Two ranks
+// divide the heads of all jobs: whether a Shard has a unit shows in odd_sizes_test.
 void add_mutations(std::vector<PlanMutation>& mutations, const std::string& name, const Placed& placed) {
   const auto declared = std::visit([](const auto& placement) { return Placement(placement); }, placed.placement);
   const Placement whole = Replicate{};
@@ -28,7 +29,9 @@ void add_mutations(std::vector<PlanMutation>& mutations, const std::string& name
   }
   for (std::size_t dim = 0; dim < placed.parameter->global_shape().size(); ++dim) {
     const Placement other = Shard{static_cast<std::int64_t>(dim)};
-    if (other != declared) mutations.push_back({name, declared, other, other});
+    const auto* const shard = std::get_if<Shard>(&declared);
+    if (shard == nullptr || shard->dim != static_cast<std::int64_t>(dim))
+      mutations.push_back({name, declared, other, other});
   }
 }
 

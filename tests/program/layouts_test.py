@@ -83,7 +83,6 @@ class Layouts(ProgramTest):
         for name, arguments, launcher in (
             ("by itself", [shards, "mesh.expert_parallel=2"], ()),
             ("torchrun", [shards, f"mesh.expert_parallel={NUM_RANKS}"], TORCHRUN),
-            ("tensor", ["mesh.tensor_parallel=2", "mesh.expert_parallel=2"], ()),
             ("tensor and shards", ["mesh.tensor_parallel=2", "mesh.data_parallel_shard=2", "mesh.expert_parallel=4"], ()),
         ):
             if not fits(*arguments):
