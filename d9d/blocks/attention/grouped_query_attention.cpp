@@ -29,6 +29,14 @@ const GroupedQueryAttentionConfig& checked(const GroupedQueryAttentionConfig& co
   return config;
 }
 
+// What a rank without heads hands to o_proj: columns [B, S, 0], which need a gradient where those of other ranks may,
+// since the backward of o_proj's sum over ranks is collective.
+at::Tensor without_heads(const at::Tensor& columns, const Module& attention) {
+  const auto is_trained = [](const auto& named) { return named.second->requires_grad(); };
+  if (columns.requires_grad() || std::ranges::none_of(attention.named_parameters(), is_trained)) return columns;
+  return columns.detach().requires_grad_();
+}
+
 }  // namespace
 
 GroupedQueryAttention::GroupedQueryAttention(const GroupedQueryAttentionConfig& configuration)
@@ -131,7 +139,9 @@ at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const
             "[blocks::attention] expected rotary tables of rope_dim = ", config.rope_dim.value_or(config.head_dim),
             " features, got ", tables.cos.size(-1), ". Build them, or the layer, with the same.");
   const std::vector<at::Tensor> projected = tensor_parallel_->column_linears(hidden_states, projections());
-  if (projected.front().size(-1) == 0) return tensor_parallel_->row_linear(projected.front(), o_proj);
+  if (projected.front().size(-1) == 0) {
+    return tensor_parallel_->row_linear(without_heads(projected.front(), *this), o_proj);
+  }
   const auto heads_of = [&](const at::Tensor& columns) { return columns.unflatten(-1, {-1, config.head_dim}); };
   at::Tensor q = heads_of(projected[0]);
   at::Tensor k = heads_of(projected[1]);

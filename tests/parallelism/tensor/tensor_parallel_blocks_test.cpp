@@ -83,6 +83,33 @@ TEST(TensorParallelAttention, With_gate_sinks_norms_and_window_equals_one_rank) 
 }
 
 TEST(TensorParallelAttention, Of_four_ranks_equals_one_rank) {
+// Of five ranks the last has no head, and takes part in the backward of the others all the same.
+TEST(TensorParallelAttention, Trains_its_norms_alone_over_a_rank_without_heads) {
+  for (const ExchangeMethod method : {ExchangeMethod::kCommunicator, ExchangeMethod::kCopyEngine}) {
+    run_ranks(RankBackend::kThreads, 5, [&](World& world) {
+      const DeviceMesh mesh = mesh_of(world, "tp");
+      const auto one = initialized(make_module<GroupedQueryAttention>(gated_attention()));
+      const auto cut = make_module<GroupedQueryAttention>(gated_attention());
+      parallelize_tensor_parallel(*cut, mesh, "tp", {.exchange = method});
+      initialized(cut);
+      for (const auto& attention : {one, cut}) {
+        attention->set_requires_grad(false);
+        attention->q_norm->set_requires_grad(true);
+      }
+      const RotaryTables tables{.cos = values({2, 15, 4}, 5), .sin = values({2, 15, 4}, 6)};
+      const at::Tensor whole = values({2, 15, kHidden}, 1), grad = values({2, 15, kHidden}, 2);
+      (one(whole, tables) * grad).sum().backward();
+      const at::Tensor output = cut(part(whole, 1, world), tables);
+      ASSERT_TRUE(output.requires_grad()) << "rank " << world.rank();
+      (output * part(grad, 1, world)).sum().backward();
+      at::Tensor found = cut->q_norm->weight->local().grad();
+      found = found.defined() ? found.clone() : at::zeros_like(cut->q_norm->weight->local());
+      mesh.communicator("tp")->all_reduce(found, ReduceOp::kSum).wait();
+      expect_close("q_norm", found, one->q_norm->weight->local().grad(), tolerance("fp64"));
+    });
+  }
+}
+
   GroupedQueryAttentionConfig config = gated_attention();
   config.num_key_value_heads = 4;
   expect_equals_one_rank(config, /*num_ranks=*/4);
