@@ -122,9 +122,9 @@ void PeerLink::compare_notes() {
 
 void PeerLink::close() {
   if (memory_ == nullptr) return;
-  watch_.remove_link(this);
   last_sent_.wait();
   memory_->close();
+  watch_.remove_link(this);  // not earlier: the other rank may fail before it closes, and a stream wait for its flags
   notes_.reset();
   memory_.reset();
   has_compared_ = true;
