@@ -6,7 +6,7 @@
 
 namespace d9d::detail {
 
-ModuleMemory::ModuleMemory(const Module& module) {
+ModuleMemory::ModuleMemory(Module& module) : reductions_(gradient_reductions(module)) {
   for (const auto& [name, parameter] : module.named_parameters()) parameters_.push_back(parameter);
   for (const auto& [name, buffer] : module.named_buffers()) buffers_.push_back(buffer);
 }
@@ -22,9 +22,12 @@ bool ModuleMemory::has_changed() {
     are_trained.push_back(parameter->requires_grad());
   }
   for (const BufferPtr& buffer : buffers_) add(buffer->local);
-  const bool has_changed = addresses != addresses_ || are_trained != are_trained_;
+  std::int64_t num_closings = 0;
+  for (const auto& reduction : reductions_) num_closings += reduction->num_closings();
+  const bool has_changed = addresses != addresses_ || are_trained != are_trained_ || num_closings != num_closings_;
   addresses_ = std::move(addresses);
   are_trained_ = std::move(are_trained);
+  num_closings_ = num_closings;
   return has_changed;
 }
 

@@ -30,8 +30,7 @@ void copy_values(const std::vector<at::Tensor>& sources, const std::vector<at::T
 
 }  // namespace
 
-StepGraphs::StepGraphs(const CudaGraphConfig& config, MakeDeviceGraph make_graph, c10::Device device,
-                       const Module& module)
+StepGraphs::StepGraphs(const CudaGraphConfig& config, MakeDeviceGraph make_graph, c10::Device device, Module& module)
     : make_graph_(detail::with_remedies(std::move(make_graph))), device_(device), memory_(module), kinds_(config) {}
 
 StepGraph* StepGraphs::begin(std::span<const std::unique_ptr<AnyMicrobatch>> run,

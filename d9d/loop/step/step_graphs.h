@@ -51,9 +51,10 @@ struct StepGraph {
 
 class StepGraphs {
  public:
-  // module: all stages of this rank. When the memory of a parameter or buffer has been replaced (offload.h), or a
-  // parameter was frozen or is trained again, all graphs are dropped and every kind starts over.
-  StepGraphs(const CudaGraphConfig& config, MakeDeviceGraph make_graph, c10::Device device, const Module& module);
+  // module: all stages of this rank. When the memory of a parameter or buffer has been replaced (offload.h), a
+  // reduction has given memory back, or a parameter was frozen or is trained again, all graphs are dropped and every
+  // kind starts over.
+  StepGraphs(const CudaGraphConfig& config, MakeDeviceGraph make_graph, c10::Device device, Module& module);
 
   // Called before a run, after the inputs of its microbatches are built. received: GradientManager::received() of each
   // stage of the rank, which decides whether gradients are overwritten or added to. Returns the graph of the run's

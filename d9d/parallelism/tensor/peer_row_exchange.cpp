@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kSlots = 2, kAlignment = 256;
 constexpr std::int64_t kWordBytes = 64;          // each word has a cache line to itself
 constexpr std::uint32_t kEndOfWaits = 1U << 30;  // more than any number of blocks
-// How long end_waits() goes on: streams set words back, and wait for the next.
+// How long let_streams_pass() goes on: streams set words back, and wait for the next.
 constexpr std::chrono::milliseconds kPassing{400};
 constexpr std::chrono::microseconds kBetweenLooks{50};
 
@@ -35,7 +35,7 @@ PeerRowExchange::~PeerRowExchange() {
   if (memory_ == nullptr) return;
   try {
     if (ranks_->has_failed()) {
-      end_waits();
+      let_streams_pass([this] { return last_.is_complete(); });
     } else {
       last_.synchronize();
       memory_->leave();
@@ -45,7 +45,7 @@ PeerRowExchange::~PeerRowExchange() {
   watch_.remove_link(this);
 }
 
-void PeerRowExchange::end_waits() const {
+void PeerRowExchange::let_streams_pass(const std::function<bool()>& have_passed) const {
   if (ranks_->device().is_cpu()) return;  // a waiting thread notices a failure itself
   const auto end = std::chrono::steady_clock::now() + kPassing;
   do {
@@ -55,7 +55,7 @@ void PeerRowExchange::end_waits() const {
       }
     }
     std::this_thread::sleep_for(kBetweenLooks);
-  } while (!last_.is_complete() && std::chrono::steady_clock::now() < end);
+  } while (!have_passed() && std::chrono::steady_clock::now() < end);
 }
 
 bool PeerRowExchange::fits(std::int64_t num_elements, at::ScalarType dtype) {
@@ -65,12 +65,19 @@ bool PeerRowExchange::fits(std::int64_t num_elements, at::ScalarType dtype) {
   return reason_.empty();
 }
 
+// Stays watched until all ranks have closed: a rank may fail before, and this one's stream wait for its flags.
+void PeerRowExchange::close() {
+  if (memory_ == nullptr) return;
+  last_.wait();
+  memory_->close();
+  watch_.remove_link(this);
+  memory_.reset();
+  slot_bytes_ = 0;
+  ++num_closings_;
+}
+
 void PeerRowExchange::open(std::int64_t slot_bytes) {
-  if (memory_ != nullptr) {
-    watch_.remove_link(this);
-    last_.wait();
-    memory_->close();
-  }
+  close();
   PeerMemoryResult opened =
       open_peer_memory(ranks_, kSlots * slot_bytes, ranks_->size() * ranks_->size() * kSlots * kWordBytes);
   memory_ = std::move(opened.memory);
@@ -78,7 +85,8 @@ void PeerRowExchange::open(std::int64_t slot_bytes) {
   if (memory_ == nullptr) return;
   slot_bytes_ = slot_bytes;
   num_exchanges_ = 0;
-  watch_.add_link(this, ranks_, [this] { end_waits(); });
+  // The thread of the watch cannot know when: it makes no device calls, and last_ belongs to other threads.
+  watch_.add_link(this, ranks_, [this] { let_streams_pass([] { return false; }); });
 }
 
 std::int64_t PeerRowExchange::next_slot() const { return num_exchanges_++ % kSlots; }

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,6 +40,10 @@ class PeerRowExchange final : public kernels::RowExchange {
   // Collective. Whether shards [B, S / W, H] of so many elements can be exchanged. Opens memory for them at the first
   // call, and larger memory if they need it; the hosts wait then.
   [[nodiscard]] bool fits(std::int64_t num_elements, at::ScalarType dtype);
+  // Collective. Gives the memory back, until the next fits(). Exchanges that were captured in a graph are invalid then.
+  void close();
+  // How often the memory was given back, also for larger memory.
+  [[nodiscard]] std::int64_t num_closings() const { return num_closings_; }
   [[nodiscard]] const std::string& reason() const { return reason_; }  // why the ranks cannot; empty if they can
 
   [[nodiscard]] at::Tensor gather(const at::Tensor& shard, const Block& arrived) const override;
@@ -62,7 +67,8 @@ class PeerRowExchange final : public kernels::RowExchange {
   // Waits for block `index` of `owner`, and copies it to `target` from byte `offset` of its slot.
   void read(const at::Tensor& target, std::int64_t owner, std::int64_t slot, std::int64_t index,
             std::int64_t offset) const;
-  void end_waits() const;
+  // Sets the words that this rank's streams wait for, until they have passed all that is queued, or a time is over.
+  void let_streams_pass(const std::function<bool()>& have_passed) const;
 
   std::shared_ptr<Communicator> ranks_;
   LinkWatch& watch_;
@@ -70,6 +76,7 @@ class PeerRowExchange final : public kernels::RowExchange {
   std::shared_ptr<PeerMemory> memory_;  // null: not open
   std::string reason_;
   std::int64_t slot_bytes_ = 0;
+  std::int64_t num_closings_ = 0;
   mutable std::int64_t num_exchanges_ = 0;
   mutable StreamEvent last_;  // the last copies
 };

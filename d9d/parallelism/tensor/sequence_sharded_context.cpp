@@ -73,6 +73,18 @@ at::Tensor SequenceShardedTensorParallelContext::row_linear(const at::Tensor& y,
   return leave(linear(y, LinearBias::kLeftOut)) + linear->bias->local();
 }
 
+void SequenceShardedTensorParallelContext::close() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [lane, exchange] : exchanges_) exchange->close();
+}
+
+std::int64_t SequenceShardedTensorParallelContext::num_closings() const {
+  const std::lock_guard lock(mutex_);
+  std::int64_t sum = 0;
+  for (const auto& [lane, exchange] : exchanges_) sum += exchange->num_closings();
+  return sum;
+}
+
 VocabularyContextPtr SequenceShardedTensorParallelContext::vocabulary() const {
   return std::make_shared<VocabularyParallelContext>(ranks_);
 }

@@ -34,6 +34,10 @@ class SequenceShardedTensorParallelContext final : public TensorParallelContext 
                                                const ModulePtr<Linear>& linear) const override;
   [[nodiscard]] VocabularyContextPtr vocabulary() const override;
   [[nodiscard]] DeviceMesh ranks() const override { return ranks_; }
+  // Collective, between steps. Gives back the memory of copies, which the next forward opens again.
+  void close();
+  // How often such memory was given back, also for larger memory.
+  [[nodiscard]] std::int64_t num_closings() const;
 
  private:
   void check_shards(const at::Tensor& whole) const;

@@ -313,6 +313,37 @@ TEST(ModuleMemory, Has_changed_where_a_parameter_is_frozen_or_trained_again) {
   }
 }
 
+// Tensor-parallel ranks give memory back for larger memory when an evaluation has longer sequences: captured copies would
+// read what is gone.
+TEST(ModuleMemory, Has_changed_where_a_reduction_has_given_memory_back) {
+  struct Reduction final : GradientReduction {
+    void begin_pass(const StagePass& /*pass*/) override {}
+    void end_pass() override {}
+    void finish() override {}
+    void clear() override {}
+    void abandon() override {}
+    std::int64_t num_closings() const override { return closings; }
+    std::int64_t closings = 0;
+  };
+  struct Hook final : ModuleHook {
+    explicit Hook(std::shared_ptr<Reduction> each) : reduction(std::move(each)) {}
+    void before_forward(Module& /*module*/, const TensorRefs& /*inputs*/) override {}
+    void after_forward(Module& /*module*/, const TensorRefs& /*outputs*/) override {}
+    std::shared_ptr<GradientReduction> gradient_reduction() const override { return reduction; }
+    std::shared_ptr<Reduction> reduction;
+  };
+  const auto module = make_module<RMSNorm>(RMSNormConfig{.hidden_size = 3});
+  const auto reduction = std::make_shared<Reduction>();
+  module->add_hook(std::make_shared<Hook>(reduction));
+  module->materialize(at::kCPU);
+  detail::ModuleMemory memory(*module);
+  EXPECT_TRUE(memory.has_changed());
+  EXPECT_FALSE(memory.has_changed());
+  ++reduction->closings;
+  EXPECT_TRUE(memory.has_changed());
+  EXPECT_FALSE(memory.has_changed());
+}
+
 TEST(StepGraphs, Runs_tensors_of_another_device_as_usual) {
   Job job({.num_warm_up_steps = 1}, at::Device(at::kMeta));
   for (int i = 0; i < 4; ++i) EXPECT_STEP(job, Ones{{x(i)}});

@@ -54,7 +54,8 @@ at::Tensor whole_values(at::IntArrayRef shape, std::int64_t seed, at::Device dev
       .view(shape);
 }
 
-// Many exchanges of changing sizes, of which some need larger memory: slots are used again and flags set back.
+// Many exchanges of changing sizes, of which some need larger memory or meet memory that was given back: slots are used
+// again and flags set back.
 TEST_P(PeerRowExchangeOf, Gathers_shards_and_scatters_sums) {
   on_ranks([](World& world, PeerRowExchange& exchange) {
     std::mt19937 draw(3);  // NOLINT: the same on all ranks
@@ -63,6 +64,7 @@ TEST_P(PeerRowExchangeOf, Gathers_shards_and_scatters_sums) {
                          width = 1 + static_cast<std::int64_t>(draw() % 40);
       const std::int64_t positions = world.size() * (1 + static_cast<std::int64_t>(draw() % 5));
       const bool gathers = draw() % 2 == 0;
+      if (draw() % 16 == 0) exchange.close();
       const at::Tensor whole = whole_values({batch, positions, width}, i, world.device());
       const at::Tensor matrix = whole.view({-1, width});
       ASSERT_TRUE(exchange.fits(whole.numel() / world.size(), whole.scalar_type())) << exchange.reason();
@@ -141,6 +143,22 @@ TEST_P(PeerRowExchangeOf, Linears_at_edges_equal_one_rank) {
       expect_close(std::to_string(i), found, dims[i] < 0 ? whole : part(whole, dims[i], world), tolerance("fp64"),
                    largest_magnitude(whole));
     }
+  });
+}
+
+TEST_P(PeerRowExchangeOf, Counts_how_often_memory_was_given_back) {
+  on_ranks([](World&, PeerRowExchange& exchange) {
+    const auto closings_after = [&](std::int64_t num_elements) {
+      EXPECT_TRUE(exchange.fits(num_elements, at::kFloat));
+      return exchange.num_closings();
+    };
+    EXPECT_EQ(closings_after(100), 0);
+    EXPECT_EQ(closings_after(50), 0);
+    EXPECT_EQ(closings_after(1000), 1);  // for larger memory
+    exchange.close();
+    exchange.close();
+    EXPECT_EQ(exchange.num_closings(), 2);
+    EXPECT_EQ(closings_after(1000), 2);
   });
 }
 

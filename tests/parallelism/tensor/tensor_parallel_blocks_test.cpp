@@ -10,6 +10,7 @@
 #include "d9d/blocks/head/embedding_head.h"
 #include "d9d/blocks/hidden_states_aggregator/hidden_states_aggregator.h"
 #include "d9d/blocks/moe/moe_layer.h"
+#include "d9d/modules/gradient_reduction.h"
 #include "d9d/parallelism/tensor/parallelize_tensor_parallel.h"
 
 #include "tests/parallelism/one_rank.h"
@@ -82,7 +83,6 @@ TEST(TensorParallelAttention, With_gate_sinks_norms_and_window_equals_one_rank) 
   expect_equals_one_rank(gated_attention());
 }
 
-TEST(TensorParallelAttention, Of_four_ranks_equals_one_rank) {
 // Of five ranks the last has no head, and takes part in the backward of the others all the same.
 TEST(TensorParallelAttention, Trains_its_norms_alone_over_a_rank_without_heads) {
   for (const ExchangeMethod method : {ExchangeMethod::kCommunicator, ExchangeMethod::kCopyEngine}) {
@@ -110,6 +110,7 @@ TEST(TensorParallelAttention, Trains_its_norms_alone_over_a_rank_without_heads) 
   }
 }
 
+TEST(TensorParallelAttention, Of_four_ranks_equals_one_rank) {
   GroupedQueryAttentionConfig config = gated_attention();
   config.num_key_value_heads = 4;
   expect_equals_one_rank(config, /*num_ranks=*/4);
@@ -208,6 +209,25 @@ void expect_equals_one_rank(const SwiGLUConfig& config, bool checkpoints_down = 
 }
 
 // Five features over four ranks: 2, 2, 1, 0.
+// What a job that sleeps closes. Longer sequences open larger memory.
+TEST(TensorParallelSwiGLU, Gives_the_memory_of_copies_back) {
+  run_ranks(RankBackend::kThreads, 2, [](World& world) {
+    const auto cut = make_module<SwiGLU>(SwiGLUConfig{.hidden_size = kHidden, .intermediate_size = 5});
+    parallelize_tensor_parallel(*cut, mesh_of(world, "tp"), "tp", {.exchange = ExchangeMethod::kCopyEngine});
+    initialized(cut);
+    const auto reductions = gradient_reductions(*cut);
+    ASSERT_EQ(reductions.size(), 1U);
+    const auto after_forward = [&](std::int64_t positions) {
+      (void)cut(part(values({1, positions, kHidden}, 1), 1, world));
+      return reductions[0]->num_closings();
+    };
+    EXPECT_EQ(after_forward(4), 0);
+    EXPECT_EQ(after_forward(64), 1);
+    reductions[0]->close();
+    EXPECT_EQ(after_forward(64), 2);
+  });
+}
+
 TEST(TensorParallelSwiGLU, Of_a_width_that_divides_unevenly_equals_one_rank) {
   expect_equals_one_rank(SwiGLUConfig{.hidden_size = kHidden, .intermediate_size = 5});
 }
