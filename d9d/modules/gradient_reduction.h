@@ -77,8 +77,8 @@ class GradientReduction {
   // frees memory that is kept from step to step, and releases mappings of other ranks' memory. The next step makes them
   // again.
   virtual void close() {}
-  // How often memory that passes use, beside parameters and buffers, was given back: device work that was captured before
-  // the last time is invalid.
+  // How often memory that passes use, beside parameters and buffers, was given back: device work that was captured
+  // before the last time is invalid.
   [[nodiscard]] virtual std::int64_t num_closings() const { return 0; }
 };
 

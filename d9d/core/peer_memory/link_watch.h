@@ -47,8 +47,8 @@ class LinkWatch {
   LinkWatch(const LinkWatch&) = delete;
   LinkWatch& operator=(const LinkWatch&) = delete;
 
-  // link: a key that identifies the link. ranks: its ranks, which are two if it has waits. The thread calls end_waits at
-  // each check after a failure of `ranks`, and never after remove_link(). end_waits must not wait for anything; the
+  // link: a key that identifies the link. ranks: its ranks, which are two if it has waits. The thread calls end_waits
+  // at each check after a failure of `ranks`, and never after remove_link(). end_waits must not wait for anything; the
   // thread watches nothing else meanwhile.
   void add_link(const void* link, std::shared_ptr<Communicator> ranks, std::function<void()> end_waits);
   void remove_link(const void* link);  // also stops watching the link's waits

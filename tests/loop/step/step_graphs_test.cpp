@@ -313,8 +313,8 @@ TEST(ModuleMemory, Has_changed_where_a_parameter_is_frozen_or_trained_again) {
   }
 }
 
-// Tensor-parallel ranks give memory back for larger memory when an evaluation has longer sequences: captured copies would
-// read what is gone.
+// Tensor-parallel ranks give memory back for larger memory when an evaluation has longer sequences: captured copies
+// would read what is gone.
 TEST(ModuleMemory, Has_changed_where_a_reduction_has_given_memory_back) {
   struct Reduction final : GradientReduction {
     void begin_pass(const StagePass& /*pass*/) override {}
