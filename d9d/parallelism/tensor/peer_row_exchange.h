@@ -6,7 +6,8 @@
 // flag (word) for each of them to the number of blocks that it has written; a reader waits for the flag, copies the
 // blocks, and sets the flag back. Each exchange waits for rows of every rank, and a rank sets flags of the next
 // exchange only after it has copied the rows of this one. So when a slot is used again, two exchanges later, all ranks
-// have read it, and nothing needs to tell so. No number grows from step to step: a captured graph can be replayed.
+// have read it, and nothing needs to tell so. No number grows from step to step: a captured graph can be replayed, if
+// its exchanges are even in number or another operation of the ranks, such as that of an embedding, is among them.
 //
 //   gather     shard -> slot, flags, copies of the others' shards   beside products of own rows, then of the others'
 //   scatter    products of others' rows -> slot, flags, copies      beside products of own rows; then the sum
