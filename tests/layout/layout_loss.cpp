@@ -85,11 +85,14 @@ struct Inputs {
 
 PackedSequences boundaries_of(const std::vector<Sequence>& sequences) {
   std::vector<std::int32_t> ends = {0};
+  std::int64_t max_length = 0;  // padding too, which is longer than kLayoutSequence after no data
   for (const Sequence& sequence : sequences) {
-    for (const std::int64_t length : sequence.documents)
+    for (const std::int64_t length : sequence.documents) {
       ends.push_back(ends.back() + static_cast<std::int32_t>(length));
+      max_length = std::max(max_length, length);
+    }
   }
-  return {.cu_seqlens = at::tensor(ends, at::kInt), .max_length = kLayoutSequence};
+  return {.cu_seqlens = at::tensor(ends, at::kInt), .max_length = max_length};
 }
 
 Inputs make_inputs(const LayoutJob& job, std::int64_t number, std::int64_t which, const Rows& rows) {
