@@ -119,6 +119,8 @@ struct FourRanks {
   const DeviceMesh mesh;
   const PositionCut context;
 };
+// A rank of tensor parallelism has one range of positions, and two with the last.
+const std::vector<Chunks> kChunksOfTwo = {{{0}, {1}}, {{0, 3}, {1, 2}}, {{0, 3, 5}, {1, 2, 4}}};
 constexpr double kNumLosses = 2;  // equal ones, of the ranks of context parallelism
 
 // Two rows of positions, of which three are selected, in three of the four parts of each cut.
@@ -159,7 +161,7 @@ void expect_head_equals_one_rank(const Config& config, const Chunks& chunks, con
 }
 
 TEST(ContextParallelHeads, Of_pooled_positions_equal_one_rank_with_any_chunks) {
-  for (const Chunks& chunks : {Chunks{{0}, {1}}, Chunks{{0, 3}, {1, 2}}}) {
+  for (const Chunks& chunks : kChunksOfTwo) {
     for (const PoolingShared& shared :
          {PoolingShared{}, PoolingShared{.pooling_mask = selected()}, PoolingShared{selected(), 3}}) {
       expect_head_equals_one_rank<ClassificationHead>(ClassificationHeadConfig{.num_labels = 3, .dropout = 0.4}, chunks,
@@ -171,7 +173,7 @@ TEST(ContextParallelHeads, Of_pooled_positions_equal_one_rank_with_any_chunks) {
 }
 
 TEST(ContextParallelSnapshots, Equal_one_rank_with_any_chunks) {
-  for (const Chunks& chunks : {Chunks{{0}, {1}}, Chunks{{0, 3}, {1, 2}}}) {
+  for (const Chunks& chunks : kChunksOfTwo) {
     run_ranks(RankBackend::kThreads, 4, [&](World& world) {
       const PositionRanks ranks = FourRanks(world, chunks).positions();
       const auto snapshot_of = [](const at::Tensor& x, const at::Tensor& mask, const PositionRanks& of) {
