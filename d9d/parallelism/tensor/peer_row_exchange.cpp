@@ -65,10 +65,10 @@ bool PeerRowExchange::fits(std::int64_t num_elements, at::ScalarType dtype) {
   return reason_.empty();
 }
 
-// Stays watched until all ranks have closed: a rank may fail before, and this one's stream wait for its flags.
+// Stays watched until all ranks have closed: a rank may fail before, and this one's stream wait for its flags. The
+// current stream has waited for the copies of each exchange.
 void PeerRowExchange::close() {
   if (memory_ == nullptr) return;
-  last_.wait();
   memory_->close();
   watch_.remove_link(this);
   memory_.reset();
