@@ -16,14 +16,12 @@
 namespace d9d::kernels::linear_cross_entropy_test {
 namespace {
 
-using ::d9d::testing::dense;
 using ::d9d::testing::difference;
 using ::d9d::testing::kIgnore;
 using ::d9d::testing::labels;
 using ::d9d::testing::leaf;
 using ::d9d::testing::values;
 using ::d9d::testing::with_low_rank;
-using ::d9d::testing::worst_difference;
 
 struct Inputs {
   at::Tensor hidden = values({2, 9, 6}, 1);
@@ -31,24 +29,9 @@ struct Inputs {
   at::Tensor targets = labels({2, 9}, 20, 3);
 };
 
-using Op = LinearCrossEntropyOutput (*)(const at::Tensor&, at::TensorList, const at::Tensor&,
-                                        const LinearCrossEntropyOptions&);
-
 double error_against_dense(const Inputs& inputs, const LinearCrossEntropyOptions& options,
-                           Op op = linear_cross_entropy) {
-  std::vector<at::Tensor> tensors = {inputs.hidden};
-  tensors.insert(tensors.end(), inputs.weights.begin(), inputs.weights.end());
-  if (options.bias) tensors.push_back(*options.bias);
-  const auto with = [&](auto function) {
-    return [&, function](const std::vector<at::Tensor>& in) {
-      LinearCrossEntropyOptions own = options;
-      if (options.bias) own.bias = in.back();
-      const std::vector<at::Tensor> weights(in.begin() + 1, in.begin() + 1 + inputs.weights.size());
-      const auto output = function(in[0], weights, inputs.targets, own);
-      return std::vector{output.loss, output.lse};
-    };
-  };
-  return worst_difference(with(op), with(dense), tensors);
+                           testing::LinearCrossEntropyOp op = linear_cross_entropy) {
+  return testing::error_against_dense(inputs, options, op);
 }
 
 TEST(LinearCrossEntropy, Equals_the_golden_value) {

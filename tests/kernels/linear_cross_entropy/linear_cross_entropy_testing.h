@@ -57,4 +57,23 @@ inline kernels::LinearCrossEntropyOutput dense(const at::Tensor& hidden, at::Ten
   return {.loss = loss, .lse = lse};
 }
 
+// How far `op`, which is called as linear_cross_entropy, is from dense: of outputs and of all gradients, with gradients
+// of both the loss and lse. Inputs: a record of hidden, weights and targets.
+template <class Inputs, class Op>
+double error_against_dense(const Inputs& inputs, const kernels::LinearCrossEntropyOptions& options, const Op& op) {
+  std::vector<at::Tensor> tensors = {inputs.hidden};
+  tensors.insert(tensors.end(), inputs.weights.begin(), inputs.weights.end());
+  if (options.bias) tensors.push_back(*options.bias);
+  const auto with = [&](auto function) {
+    return [&, function](const std::vector<at::Tensor>& in) {
+      kernels::LinearCrossEntropyOptions own = options;
+      if (options.bias) own.bias = in.back();
+      const std::vector<at::Tensor> weights(in.begin() + 1, in.begin() + 1 + inputs.weights.size());
+      const kernels::LinearCrossEntropyOutput output = function(in[0], weights, inputs.targets, own);
+      return std::vector{output.loss, output.lse};
+    };
+  };
+  return worst_difference(with(op), with(dense), tensors);
+}
+
 }  // namespace d9d::testing

@@ -16,7 +16,6 @@
 namespace d9d::kernels::vocabulary_shard_test {
 namespace {
 
-using ::d9d::testing::dense;
 using ::d9d::testing::DenseFilter;
 using ::d9d::testing::expect_equal;
 using ::d9d::testing::filter_gradients;
@@ -27,7 +26,6 @@ using ::d9d::testing::low_rank_form;
 using ::d9d::testing::peaked_case;
 using ::d9d::testing::sharded;
 using ::d9d::testing::values;
-using ::d9d::testing::worst_difference;
 
 constexpr double kRounding = 1e-13;
 
@@ -38,26 +36,13 @@ struct Inputs {
   at::Tensor targets = labels({2, 9}, 20, 3);
 };
 
-// Of outputs and of all gradients, with gradients of both the loss and lse.
 double error_against_dense(const Inputs& inputs, const LinearCrossEntropyOptions& options, bool has_low_rank = false) {
-  std::vector<at::Tensor> tensors = {inputs.hidden};
-  tensors.insert(tensors.end(), inputs.weights.begin(), inputs.weights.end());
-  if (options.bias) tensors.push_back(*options.bias);
-  const auto with = [&](auto function) {
-    return [&, function](const std::vector<at::Tensor>& in) {
-      LinearCrossEntropyOptions own = options;
-      if (options.bias) own.bias = in.back();
-      const std::vector<at::Tensor> weights(in.begin() + 1, in.begin() + 1 + inputs.weights.size());
-      const LinearCrossEntropyOutput output = function(in[0], weights, inputs.targets, own);
-      return std::vector{output.loss, output.lse};
-    };
-  };
   const auto in_parts = [&](const at::Tensor& hidden, at::TensorList weight, const at::Tensor& targets,
                             const LinearCrossEntropyOptions& own) {
     return has_low_rank ? low_rank_form(sharded<3>, hidden, weight, targets, own)
                         : sharded<3>(hidden, weight, targets, own);
   };
-  return worst_difference(with(in_parts), with(dense), tensors);
+  return ::d9d::testing::error_against_dense(inputs, options, in_parts);
 }
 
 TEST(VocabularyShard, Equals_the_whole_for_every_option) {
