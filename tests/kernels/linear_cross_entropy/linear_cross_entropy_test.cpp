@@ -16,6 +16,7 @@
 namespace d9d::kernels::linear_cross_entropy_test {
 namespace {
 
+using ::d9d::testing::dense;
 using ::d9d::testing::difference;
 using ::d9d::testing::kIgnore;
 using ::d9d::testing::labels;
