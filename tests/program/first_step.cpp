@@ -153,8 +153,10 @@ class FirstStep {
       return context_parallel_shard(row, /*dim=*/1, ranks).to(context_.device());
     };
     const auto name_of = [&](std::size_t layer) { return cat("routing.", layer, ".", number); };
+    const PositionCut of_router = PositionCut(ranks).then(context_.mesh(MeshDomain::kBatch).slice({"tp"}));
     for (std::size_t layer = 0; layer < routers_.size(); ++layer) {
-      routers_[layer]->begin(routing_ ? routing_->tensor(name_of(layer)).to(context_.device()) : at::Tensor());
+      const auto whole = [&] { return routing_->tensor(name_of(layer)).to(context_.device()); };
+      routers_[layer]->begin(routing_ ? of_router.part_of(whole(), /*dim=*/0) : at::Tensor());
     }
     const auto [ids, labels] = sequence(number);
     const at::Tensor own_labels = here(labels);
