@@ -4,8 +4,8 @@
 
 namespace d9d {
 
-at::Tensor KeyValueCache::attend(const AttentionCore& core, const kernels::SdpaInputs& inputs,
-                                 const kernels::SdpaOptions& options) const {
+at::Tensor KeyValueCache::attend(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options,
+                                 const kernels::SdpaPreferences& preferences) const {
   D9D_CHECK(
       options.causal && !inputs.mask && inputs.packed, UncachedAttentionError,
       "[blocks::KeyValueCache] expected causal attention of packed sequences without a mask, got ",
@@ -20,13 +20,13 @@ at::Tensor KeyValueCache::attend(const AttentionCore& core, const kernels::SdpaI
   const Rows& rows = calls_[next_call_++];
   rows.key.index_copy_(1, step_->rows, inputs.key);
   rows.value.index_copy_(1, step_->rows, inputs.value);
-  return core({.query = inputs.query,
-               .key = rows.key,
-               .value = rows.value,
-               .sinks = inputs.sinks,
-               .packed = inputs.packed,
-               .packed_keys = step_->keys},
-              options);
+  return kernels::scaled_dot_product_attention({.query = inputs.query,
+                                                .key = rows.key,
+                                                .value = rows.value,
+                                                .sinks = inputs.sinks,
+                                                .packed = inputs.packed,
+                                                .packed_keys = step_->keys},
+                                               options, preferences);
 }
 
 }  // namespace d9d

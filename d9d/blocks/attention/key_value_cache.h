@@ -46,8 +46,8 @@ class KeyValueCache final : public AttentionContext {
   // each of these calls, which the first forward allocates. Throws UncachedAttentionError for attention that is not
   // causal, and for a mask, because the positions after the new ones are not known, and for sequences that are not
   // packed.
-  [[nodiscard]] at::Tensor attend(const AttentionCore& core, const kernels::SdpaInputs& inputs,
-                                  const kernels::SdpaOptions& options) const override;
+  [[nodiscard]] at::Tensor attend(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options,
+                                  const kernels::SdpaPreferences& preferences) const override;
 
  private:
   struct Rows {

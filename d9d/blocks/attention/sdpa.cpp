@@ -34,11 +34,7 @@ at::Tensor Sdpa::forward(const kernels::SdpaInputs& inputs, const kernels::SdpaO
   all_options.window_left = parameters.window_left;
   all_options.window_right = parameters.window_right;
   all_options.softcap = parameters.softcap;
-  return context_->attend(
-      [this](const auto& here, const auto& how) {
-        return kernels::scaled_dot_product_attention(here, how, preferences);
-      },
-      all_inputs, all_options);
+  return context_->attend(all_inputs, all_options, preferences);
 }
 
 }  // namespace d9d

@@ -14,8 +14,8 @@ constexpr std::int64_t kMaskQueries = 2;  // of [B, Hq, S / W, S]
 
 }  // namespace
 
-at::Tensor AllGatherAttentionContext::attend(const AttentionCore& core, const kernels::SdpaInputs& inputs,
-                                             const kernels::SdpaOptions& options) const {
+at::Tensor AllGatherAttentionContext::attend(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options,
+                                             const kernels::SdpaPreferences& preferences) const {
   D9D_CHECK(!inputs.packed, ConfigError,
             "[parallelism::context] expected no packed sequences, got some. Pack without context parallelism.");
   const at::Tensor gathered =
@@ -33,7 +33,7 @@ at::Tensor AllGatherAttentionContext::attend(const AttentionCore& core, const ke
                             .sinks = inputs.sinks};
     const bool is_of_queries = inputs.mask && inputs.mask->size(kMaskQueries) > 1;  // not broadcast over them
     if (is_of_queries) own.mask = inputs.mask->narrow(kMaskQueries, first, range.numel());
-    outputs.push_back(core(own, here));
+    outputs.push_back(kernels::scaled_dot_product_attention(own, here, preferences));
     first += range.numel();
   }
   return outputs.size() == 1 ? outputs.front() : at::cat(outputs, kPositions);

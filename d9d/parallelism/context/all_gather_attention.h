@@ -9,13 +9,13 @@ namespace d9d {
 
 // Each rank has its positions of the cut, as context_parallel_shard() splits them. Causality, windows, sinks and masks
 // work as on one rank. attend() is collective: it runs one all_gather in forward and one reduce_scatter in backward,
-// and calls the core once for each range of positions of this rank. With causality ranks with later positions see more
+// and calls the kernels once for each range of positions of this rank. With causality ranks with later positions see more
 // keys and do more work. Packed sequences throw ConfigError.
 class AllGatherAttentionContext final : public AttentionContext {
  public:
   explicit AllGatherAttentionContext(PositionCut positions) : positions_(std::move(positions)) {}  // over one axis
-  [[nodiscard]] at::Tensor attend(const AttentionCore& core, const kernels::SdpaInputs& inputs,
-                                  const kernels::SdpaOptions& options) const override;
+  [[nodiscard]] at::Tensor attend(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options,
+                                  const kernels::SdpaPreferences& preferences) const override;
 
  private:
   PositionCut positions_;

@@ -32,8 +32,8 @@ std::string demangled(const void* address) {
 // The functions from attention's core outwards, to the end of the model.
 class RecordingContext final : public AttentionContext {
  public:
-  [[nodiscard]] at::Tensor attend(const AttentionCore& core, const kernels::SdpaInputs& inputs,
-                                  const kernels::SdpaOptions& options) const override {
+  [[nodiscard]] at::Tensor attend(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options,
+                                  const kernels::SdpaPreferences& preferences) const override {
     std::array<void*, 100> addresses;
     const int size = ::backtrace(addresses.data(), static_cast<int>(addresses.size()));
     names.clear();
@@ -41,7 +41,7 @@ class RecordingContext final : public AttentionContext {
       names.push_back(demangled(addresses[static_cast<std::size_t>(i)]));
       if (names.back().find("DecoderWithHead") != std::string::npos) break;
     }
-    return core(inputs, options);
+    return kernels::scaled_dot_product_attention(inputs, options, preferences);
   }
 
   mutable std::vector<std::string> names;
