@@ -1,8 +1,9 @@
 // Formula: offsets[i, n] = cu_seqlens[n] * strides[i], lengths[n] = cu_seqlens[n + 1] - cu_seqlens[n];
-//          partial[c, h] = sum over rows of exp(sinks[h] - logsumexp) * (grad_logsumexp - sum_d out * grad_out).
+//          partial[c, h] = sum over rows of exp(sinks[h] - logsumexp) * (grad_logsumexp - sum_d out * grad_out);
+//          out = sum over parts p of exp(logsumexp_p - logsumexp) * out_p.
 // Legend:  n sequence, i tensor, h head, c chunk of rows, d feature.
 // Mapping: packed_offsets: one thread per sequence. sink_gradient: one block per chunk and head, whose warps take one
-//          row at a time.
+//          row at a time. merge_blocks: kLanes threads, with 8 features each, per query and head.
 // Numerics: integer offsets; the gradient is summed in fp32, in an order that only the sizes decide.
 // Traffic: offsets and lengths are written once; out and grad_out are read once.
 #include "d9d/kernels/attention/attention_kernel.h"
@@ -59,7 +60,70 @@ __global__ void __launch_bounds__(kBlock) sink_gradient(const SinkGradientArgs a
   if (threadIdx.x == 0) args.partial[chunk * args.num_heads + head] = sum[0];
 }
 
+template <class T, int kLanes>
+__global__ void __launch_bounds__(kBlock) merge_blocks(const MergeBlocksArgs args) {
+  pdl_wait_and_trigger();
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (kBlock / kLanes) + threadIdx.x / kLanes;
+  if (row >= args.batch * args.num_queries * args.num_heads) return;
+  const std::int64_t head = row % args.num_heads, position = row / args.num_heads;
+  const std::int64_t query = position % args.num_queries, sequence = position / args.num_queries;
+  const int feature = static_cast<int>(threadIdx.x) % kLanes * kWidth<T>;
+  float of_part[MergeBlocksArgs::kMaxParts];
+  float greatest = args.sinks == nullptr ? -INFINITY : args.sinks[head];
+#pragma unroll
+  for (int i = 0; i < MergeBlocksArgs::kMaxParts; ++i) {
+    of_part[i] = -INFINITY;
+    if (i >= args.num_parts) continue;
+    const auto& part = args.parts[i];
+    const std::int64_t index = query - part.first_query;
+    if (index < 0 || index >= part.num_queries) continue;
+    of_part[i] = part.logsumexp[(sequence * args.num_heads + head) * part.num_queries + index];
+    greatest = fmaxf(greatest, of_part[i]);
+  }
+  float sum = args.sinks == nullptr ? 0.0F : expf(args.sinks[head] - greatest);
+#pragma unroll
+  for (int i = 0; i < MergeBlocksArgs::kMaxParts; ++i)
+    if (of_part[i] != -INFINITY) sum += expf(of_part[i] - greatest);
+  const float total = greatest == -INFINITY ? -INFINITY : greatest + logf(sum);
+  if (feature == 0) args.logsumexp[(sequence * args.num_heads + head) * args.num_queries + query] = total;
+  if (feature >= args.num_features) return;
+  float out[kWidth<T>] = {};
+#pragma unroll
+  for (int i = 0; i < MergeBlocksArgs::kMaxParts; ++i) {
+    if (of_part[i] == -INFINITY) continue;
+    const auto& part = args.parts[i];
+    const std::int64_t place = (sequence * part.num_queries + query - part.first_query) * args.num_heads + head;
+    const auto values = load_vec<T>(part.out, place * args.num_features + feature);
+    const float weight = expf(of_part[i] - total);
+#pragma unroll
+    for (int j = 0; j < kWidth<T>; ++j) out[j] += weight * widen(values.value[j]);
+  }
+  Vec16<T> result;
+#pragma unroll
+  for (int j = 0; j < kWidth<T>; ++j) result.value[j] = narrow<T>(out[j]);
+  store_vec(result, args.out, row * args.num_features + feature);
+}
+
+template <class T>
+void merge(const MergeBlocksArgs& args, CUstream_st* stream) {
+  const std::int64_t num_rows = args.batch * args.num_queries * args.num_heads;
+  if (args.num_features <= 128) {
+    launch_pdl(merge_blocks<T, 16>, {num_blocks(num_rows, kBlock / 16), kBlock}, stream, args);
+  } else {
+    launch_pdl(merge_blocks<T, 32>, {num_blocks(num_rows, kBlock / 32), kBlock}, stream, args);
+  }
+}
+
 }  // namespace
+
+void d9d_launch_merge_blocks(const MergeBlocksArgs& args, CUstream_st* stream) {
+  if (args.dtype == Dtype::kBFloat16) {
+    merge<__nv_bfloat16>(args, stream);
+  } else {
+    merge<__half>(args, stream);
+  }
+  check_launch("attention");
+}
 
 void d9d_launch_packed_offsets(const PackedOffsetsArgs& args, CUstream_st* stream) {
   launch_pdl(packed_offsets, {num_blocks(args.num_offered + 1, kBlock), kBlock}, stream, args);

@@ -1,4 +1,4 @@
-// Small kernels around attention on a GPU. Both launchers use the current device and `stream` and do not synchronise.
+// Small kernels around attention on a GPU. The launchers use the current device and `stream` and do not synchronise.
 // They throw StateError if the kernel does not start, ConfigError in a build without CUDA.
 #pragma once
 
@@ -45,5 +45,30 @@ struct SinkGradientArgs {
 };
 extern "C" void d9d_launch_sink_gradient(const SinkGradientArgs& args, CUstream_st* stream);
 inline constexpr CudaFunction<"d9d_launch_sink_gradient", decltype(d9d_launch_sink_gradient)> launch_sink_gradient;
+
+// out = sum over parts of exp(part.logsumexp - logsumexp) * part.out, where logsumexp is that of the logsumexps of the
+// parts, and of the sink.
+// Legend   B batch, S queries, H heads, D features (a multiple of 8, at most 256)
+struct MergeBlocksArgs {
+  static constexpr int kMaxParts = 8;
+  struct Part {
+    const void* out = nullptr;         // [B, num_queries, H, D]
+    const float* logsumexp = nullptr;  // [B, H, num_queries]
+    std::int64_t first_query = 0;
+    std::int64_t num_queries = 0;
+  };
+  Dtype dtype = Dtype::kBFloat16;  // of all out: kBFloat16 or kFloat16
+  int num_parts = 0;
+  std::array<Part, kMaxParts> parts = {};
+  std::int64_t batch = 0;
+  std::int64_t num_queries = 0;
+  std::int64_t num_heads = 0;
+  std::int64_t num_features = 0;
+  const float* sinks = nullptr;  // [H]; null: none
+  void* out = nullptr;           // [B, S, H, D]
+  float* logsumexp = nullptr;    // [B, H, S]
+};
+extern "C" void d9d_launch_merge_blocks(const MergeBlocksArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_merge_blocks", decltype(d9d_launch_merge_blocks)> launch_merge_blocks;
 
 }  // namespace d9d::kernels::detail

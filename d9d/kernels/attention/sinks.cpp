@@ -2,6 +2,7 @@
 #include <limits>
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 #include <c10/core/DeviceGuard.h>
 
 #include "d9d/base/rounding.h"
@@ -15,7 +16,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-at::Tensor of_queries(const at::Tensor& sinks) { return sinks.to(at::kFloat).view({1, -1, 1}); }
+at::Tensor of_queries(const at::Tensor& sinks, at::ScalarType dtype) { return sinks.to(dtype).view({1, -1, 1}); }
 
 at::Tensor by_kernel(const at::Tensor& grad_out, const at::Tensor& grad_logsumexp, const FusedForward& forward,
                      const at::Tensor& sinks) {
@@ -45,7 +46,7 @@ at::Tensor by_kernel(const at::Tensor& grad_out, const at::Tensor& grad_logsumex
 }  // namespace
 
 void add_sinks(FusedForward& forward, const at::Tensor& sinks) {
-  const at::Tensor sink = of_queries(sinks);
+  const at::Tensor sink = of_queries(sinks, at::kFloat);
   // The kernel's logsumexp is +inf for a query that sees no key.
   const at::Tensor keys = forward.logsumexp.masked_fill(forward.logsumexp == kInfinity, -kInfinity);
   forward.out.mul_((keys - sink).sigmoid().transpose(1, 2).unsqueeze(-1));
@@ -56,9 +57,10 @@ at::Tensor sink_gradient(const at::Tensor& grad_out, const at::Tensor& grad_logs
                          const at::Tensor& sinks) {
   const at::Tensor grad = grad_out.contiguous();
   if (has_cuda_kernels(grad) && grad.numel() > 0) return by_kernel(grad, grad_logsumexp, forward, sinks);
-  at::Tensor dot = (grad.to(at::kFloat) * forward.out.to(at::kFloat)).sum(-1).transpose(1, 2);
+  const at::ScalarType dtype = at::toOpMathType(grad.scalar_type());
+  at::Tensor dot = (grad.to(dtype) * forward.out.to(dtype)).sum(-1).transpose(1, 2);
   if (grad_logsumexp.defined()) dot = dot - grad_logsumexp;
-  return (-(of_queries(sinks) - forward.logsumexp).exp() * dot).sum(2).sum(0).to(sinks.scalar_type());
+  return (-(of_queries(sinks, dtype) - forward.logsumexp).exp() * dot).sum(2).sum(0).to(sinks.scalar_type());
 }
 
 }  // namespace d9d::kernels::detail

@@ -1,0 +1,185 @@
+#include "d9d/kernels/attention/attention_blocks.h"
+
+#include <algorithm>
+#include <limits>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/device/cuda_stream.h"
+#include "d9d/kernels/attention/attention_kernel.h"
+#include "d9d/kernels/attention/fused_kernels.h"
+#include "d9d/kernels/common/cuda_kernels.h"
+#include "d9d/kernels/common/row_tensor.h"
+
+namespace d9d::kernels {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr std::int64_t kQueries = 1;              // dim of [B, S, Hq, D]
+constexpr std::int64_t kMaxElements = 1LL << 31;  // of a tensor; the kernels use 32-bit indices
+
+// Whether a fused kernel computes these: all pairs, or those below the diagonal of a square.
+bool is_fused(const SdpaInputs& inputs, const SdpaOptions& options) {
+  const bool is_square = options.first_query == 0 && inputs.query.size(kQueries) == inputs.key.size(kQueries);
+  return !inputs.mask && !inputs.packed && !options.window_left && !options.window_right &&
+         (!options.causal || is_square) && inputs.query.numel() > 0 && inputs.key.numel() > 0;
+}
+
+detail::FusedCall call_of(const SdpaInputs& inputs, const SdpaOptions& options) {
+  return {.scale = detail::logit_scale(inputs, options),
+          .softcap = options.softcap,
+          .right = options.causal ? std::optional<std::int64_t>(0) : std::nullopt};
+}
+
+// kCudnn, kFlash or kEager.
+SdpaBackend backend_of(const SdpaInputs& inputs, const SdpaOptions& options, const SdpaPreferences& preferences) {
+  if (!is_fused(inputs, options)) return SdpaBackend::kEager;
+  SdpaRequest request{.needs = {.softcap = options.softcap.has_value()},
+                      .device = sdpa_device_of(inputs.query),
+                      .preferences = preferences};
+  SdpaBackend backend = resolve_sdpa(request).backend;
+  if (backend == SdpaBackend::kTorch) {  // which returns no logsumexp
+    request.needs.logsumexp = true;
+    backend = resolve_sdpa(request).backend;
+  }
+  const detail::FusedTensors tensors{.query = inputs.query, .key = inputs.key, .value = inputs.value};
+  if (backend != SdpaBackend::kCudnn || !detail::cudnn_refusal(tensors, call_of(inputs, options), false)) {
+    return backend;
+  }
+  return options.softcap ? SdpaBackend::kEager : SdpaBackend::kFlash;
+}
+
+at::Tensor readable(const at::Tensor& x) {
+  return x.is_contiguous() && detail::is_aligned(x) ? x : x.clone(at::MemoryFormat::Contiguous);
+}
+
+detail::FusedTensors tensors_of(const SdpaInputs& inputs, SdpaBackend backend) {
+  const std::int64_t numel = std::max(inputs.query.numel(), inputs.key.numel());
+  D9D_CHECK(numel < kMaxElements, ConfigError,
+            "[kernels::attend_to_block] expected tensors of fewer than 2^31 elements, got ", numel,
+            ". Use more context-parallel ranks, or a smaller batch.");
+  if (backend == SdpaBackend::kCudnn) return {.query = inputs.query, .key = inputs.key, .value = inputs.value};
+  return {.query = readable(inputs.query), .key = readable(inputs.key), .value = readable(inputs.value)};
+}
+
+// exp(part - whole) for [B, Hq, S], as a factor of [B, S, Hq, D]; 0 where a query sees nothing.
+at::Tensor weight_of(const at::Tensor& part, const at::Tensor& whole) {
+  return (part - whole).exp().nan_to_num(0).transpose(1, 2).unsqueeze(-1);
+}
+
+SdpaGradients eager_gradients(const at::Tensor& grad_out, const SdpaInputs& inputs, const SdpaOutput& merged,
+                              const SdpaOptions& options) {
+  const at::AutoGradMode records(true);
+  const auto leaf = [](const at::Tensor& x) { return x.detach().requires_grad_(); };
+  const at::Tensor query = leaf(inputs.query), key = leaf(inputs.key), value = leaf(inputs.value);
+  SdpaInputs own{.query = query, .key = key, .value = value, .mask = inputs.mask, .packed = inputs.packed};
+  const SdpaOutput block = eager_attention(own, options);
+  // merged.out is the sum of weight * out over blocks, with weight = exp(logsumexp - merged.logsumexp).
+  const at::Tensor weight = weight_of(block.logsumexp.detach(), merged.logsumexp);
+  const at::Tensor grad = grad_out.to(weight.scalar_type()) * weight;
+  const at::Tensor beyond = (block.out.detach() - merged.out).to(weight.scalar_type());
+  const auto gradients =
+      torch::autograd::grad({block.out, block.logsumexp}, {query, key, value},
+                            {grad.to(grad_out.scalar_type()), (grad * beyond).sum(-1).transpose(1, 2)});
+  return {.query = gradients[0], .key = gradients[1], .value = gradients[2]};
+}
+
+SdpaOutput merged_by_kernel(const std::vector<SdpaPart>& parts, const at::Tensor& query,
+                            const std::optional<at::Tensor>& sinks) {
+  const c10::DeviceGuard guard(query.device());
+  const at::Tensor float_sinks = sinks ? sinks->to(at::kFloat).contiguous() : at::Tensor();
+  SdpaOutput merged{
+      .out = at::empty(query.sizes(), query.options()),
+      .logsumexp = at::empty({query.size(0), query.size(2), query.size(kQueries)}, query.options().dtype(at::kFloat))};
+  detail::MergeBlocksArgs args{.dtype = detail::dtype_of(query),
+                               .num_parts = static_cast<int>(parts.size()),
+                               .batch = query.size(0),
+                               .num_queries = query.size(kQueries),
+                               .num_heads = query.size(2),
+                               .num_features = query.size(3),
+                               .sinks = sinks ? float_sinks.const_data_ptr<float>() : nullptr,
+                               .out = merged.out.mutable_data_ptr(),
+                               .logsumexp = merged.logsumexp.mutable_data_ptr<float>()};
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    args.parts[i] = {.out = parts[i].result.out.const_data_ptr(),
+                     .logsumexp = parts[i].result.logsumexp.const_data_ptr<float>(),
+                     .first_query = parts[i].first_query,
+                     .num_queries = parts[i].result.out.size(kQueries)};
+  }
+  detail::launch_merge_blocks(args, current_cuda_stream(query.device()));
+  return merged;
+}
+
+bool has_merge_kernel(const std::vector<SdpaPart>& parts, const at::Tensor& query) {
+  const bool is_half = query.scalar_type() == at::kBFloat16 || query.scalar_type() == at::kHalf;
+  return is_half && query.size(3) % 8 == 0 && query.size(3) <= 256 && query.numel() > 0 &&
+         std::ssize(parts) <= detail::MergeBlocksArgs::kMaxParts && detail::has_cuda_kernels(query) &&
+         std::ranges::all_of(parts, [](const SdpaPart& part) {
+           return part.result.out.is_contiguous() && detail::is_aligned(part.result.out);
+         });
+}
+
+}  // namespace
+
+SdpaOutput attend_to_block(const SdpaInputs& inputs, const SdpaOptions& options, const SdpaPreferences& preferences) {
+  D9D_ASSERT(!inputs.sinks, "attend_to_block with sinks, which merge_blocks takes");
+  const at::NoGradGuard no_grad;
+  const SdpaBackend backend = backend_of(inputs, options, preferences);
+  if (backend == SdpaBackend::kEager) {
+    const SdpaOutput result = eager_attention(inputs, options);
+    return {.out = result.out, .logsumexp = result.logsumexp.contiguous()};
+  }
+  const detail::FusedTensors tensors = tensors_of(inputs, backend);
+  const detail::FusedCall call = call_of(inputs, options);
+  const detail::FusedForward result = backend == SdpaBackend::kCudnn
+                                          ? detail::cudnn_forward(tensors, {}, call, inputs.query.requires_grad())
+                                          : detail::flash_forward(tensors, call);
+  return {.out = result.out, .logsumexp = result.logsumexp.contiguous()};
+}
+
+SdpaOutput merge_blocks(const std::vector<SdpaPart>& parts, const at::Tensor& query,
+                        const std::optional<at::Tensor>& sinks) {
+  const at::NoGradGuard no_grad;
+  const bool is_whole = parts.size() == 1 && parts.front().result.out.size(kQueries) == query.size(kQueries);
+  if (is_whole && !sinks) return parts.front().result;
+  if (has_merge_kernel(parts, query)) return merged_by_kernel(parts, query, sinks);
+  const auto options = query.options().dtype(query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  at::Tensor logsumexp = at::full({query.size(0), query.size(2), query.size(kQueries)}, -kInfinity, options);
+  const auto queries_of = [](const SdpaPart& part, const at::Tensor& whole, std::int64_t dim) {
+    return whole.narrow(dim, part.first_query, part.result.out.size(kQueries));
+  };
+  for (const SdpaPart& part : parts) {
+    const at::Tensor here = queries_of(part, logsumexp, 2);
+    here.copy_(at::logaddexp(here, part.result.logsumexp));
+  }
+  if (sinks) logsumexp = at::logaddexp(logsumexp, sinks->to(options).view({1, -1, 1}));
+  const at::Tensor out = at::zeros(query.sizes(), options);
+  for (const SdpaPart& part : parts) {
+    const at::Tensor weight = weight_of(part.result.logsumexp, queries_of(part, logsumexp, 2));
+    queries_of(part, out, kQueries).addcmul_(part.result.out.to(options), weight);
+  }
+  return {.out = out.to(query.scalar_type()), .logsumexp = logsumexp};
+}
+
+SdpaGradients block_gradients(const at::Tensor& grad_out, const SdpaInputs& inputs, const SdpaOutput& merged,
+                              const SdpaOptions& options, const SdpaPreferences& preferences) {
+  const SdpaBackend backend = backend_of(inputs, options, preferences);
+  if (backend == SdpaBackend::kEager) return eager_gradients(grad_out, inputs, merged, options);
+  const detail::FusedTensors tensors = tensors_of(inputs, backend);
+  const detail::FusedForward forward{.out = merged.out, .logsumexp = merged.logsumexp};
+  const detail::FusedCall call = call_of(inputs, options);
+  detail::FusedGradients gradients = backend == SdpaBackend::kCudnn
+                                         ? detail::cudnn_backward(grad_out, tensors, forward, call)
+                                         : detail::flash_backward(readable(grad_out), tensors, forward, call);
+  return {.query = gradients.query, .key = gradients.key, .value = gradients.value.contiguous()};
+}
+
+at::Tensor sink_gradient(const at::Tensor& grad_out, const SdpaOutput& merged, const at::Tensor& sinks) {
+  return detail::sink_gradient(grad_out, {}, {.out = merged.out, .logsumexp = merged.logsumexp}, sinks);
+}
+
+}  // namespace d9d::kernels

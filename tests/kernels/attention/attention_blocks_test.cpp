@@ -1,0 +1,81 @@
+// Attention to blocks of keys and its gradients, compared with eager attention to all keys.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/kernels/attention/attention_testing.h"
+#include "tests/kernels/attention/blockwise.h"
+#include "tests/support/tolerances.h"
+
+namespace d9d::kernels::attention_blocks_test {
+namespace {
+
+using attention_testing::AttentionCase;
+using attention_testing::blockwise_attention;
+using attention_testing::function_of;
+using attention_testing::inputs_of;
+using ::d9d::testing::outputs_and_gradients;
+using ::d9d::testing::values;
+
+std::vector<AttentionCase> cases() {
+  return {{.name = "full", .num_queries = 21, .num_keys = 30},
+          {.name = "causal", .options = {.causal = true}, .num_queries = 30, .num_keys = 30},
+          {.name = "sinks", .options = {.causal = true}, .has_sinks = true, .num_queries = 30, .num_keys = 30},
+          {.name = "softcap", .options = {.causal = true, .softcap = 2.0}, .num_queries = 30, .num_keys = 30},
+          {.name = "one_head", .num_heads = 1, .num_kv_heads = 1, .num_queries = 30, .num_keys = 30}};
+}
+
+TEST(AttentionBlocks, Merged_equal_attention_to_all_keys) {
+  for (const AttentionCase& each : cases()) {
+    std::vector<at::Tensor> inputs;
+    for (const at::Tensor& input : inputs_of(each, at::kDouble)) inputs.push_back(input.to(at::kDouble));
+    const auto expected = outputs_and_gradients(function_of(each, eager_attention), inputs);
+    const auto actual = outputs_and_gradients(function_of(each, blockwise_attention), inputs);
+    ASSERT_EQ(actual.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const test::Tolerance allowed = test::tolerance("fp64");
+      EXPECT_TRUE(at::allclose(actual[i], expected[i], allowed.value, allowed.value)) << each.name << " result " << i;
+    }
+  }
+}
+
+TEST(AttentionBlocks, That_no_query_sees_leave_the_sink_or_nothing) {
+  const at::Tensor query = values({1, 3, 2, 4}, 1, at::kFloat), sinks = values({2}, 2, at::kFloat);
+  EXPECT_EQ(merge_blocks({}, query).out.abs().sum().item<float>(), 0);
+  EXPECT_TRUE(at::isneginf(merge_blocks({}, query).logsumexp).all().item<bool>());
+  EXPECT_TRUE(at::equal(merge_blocks({}, query, sinks).logsumexp, sinks.view({1, 2, 1}).expand({1, 2, 3})));
+}
+
+class AttentionBlocksCuda : public ::d9d::testing::CudaTest {};
+
+TEST_F(AttentionBlocksCuda, Merged_equal_attention_to_all_keys) {
+  for (AttentionCase each : cases()) {
+    each.num_queries = each.num_keys = 192;
+    for (const std::int64_t num_features : {64, 128, 256}) {
+      if (num_features > 128 && each.options.softcap) continue;
+      each.num_features = num_features;
+      for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+        EXPECT_EQ(attention_testing::error_against_eager(each, dtype, blockwise_attention), "")
+            << each.name << ", " << num_features << " features, " << dtype;
+      }
+    }
+  }
+}
+
+TEST_F(AttentionBlocksCuda, Of_many_parts_are_merged_as_by_operations_of_torch) {
+  const at::Tensor query = at::empty({2, 40, 3, 128}, at::TensorOptions(at::kCUDA).dtype(at::kBFloat16));
+  const at::Tensor sinks = values({3}, 9, at::kFloat).to(at::kCUDA);
+  std::vector<SdpaPart> parts, on_cpu;
+  for (const auto& [first, count] : std::vector<std::pair<int, int>>{{0, 40}, {20, 20}, {5, 1}, {0, 10}, {39, 1}}) {
+    const SdpaPart part{
+        {values({2, count, 3, 128}, 3 + first, at::kBFloat16), values({2, 3, count}, 4 + first, at::kFloat)}, first};
+    on_cpu.push_back(part);
+    parts.push_back({{part.result.out.to(at::kCUDA), part.result.logsumexp.to(at::kCUDA)}, first});
+  }
+  const SdpaOutput actual = merge_blocks(parts, query, sinks),
+                   expected = merge_blocks(on_cpu, query.cpu(), sinks.cpu());
+  EXPECT_TRUE(attention_testing::is_near(actual.out.cpu(), expected.out));
+  EXPECT_TRUE(attention_testing::is_near(actual.logsumexp.cpu(), expected.logsumexp));
+}
+
+}  // namespace
+}  // namespace d9d::kernels::attention_blocks_test
