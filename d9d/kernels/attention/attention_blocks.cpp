@@ -18,9 +18,7 @@
 namespace d9d::kernels {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr std::int64_t kQueries = 1;              // dim of [B, S, Hq, D]
-constexpr std::int64_t kMaxElements = 1LL << 31;  // of a tensor; the kernels use 32-bit indices
+constexpr std::int64_t kQueries = 1;  // dim of [B, S, Hq, D]
 
 // Whether a fused kernel computes these: all pairs, or those below the diagonal of a square.
 bool is_fused(const SdpaInputs& inputs, const SdpaOptions& options) {
@@ -53,17 +51,15 @@ SdpaBackend backend_of(const SdpaInputs& inputs, const SdpaOptions& options, con
   return options.softcap ? SdpaBackend::kEager : SdpaBackend::kFlash;
 }
 
-at::Tensor readable(const at::Tensor& x) {
-  return x.is_contiguous() && detail::is_aligned(x) ? x : x.clone(at::MemoryFormat::Contiguous);
-}
-
 detail::FusedTensors tensors_of(const SdpaInputs& inputs, SdpaBackend backend) {
   const std::int64_t numel = std::max(inputs.query.numel(), inputs.key.numel());
-  D9D_CHECK(numel < kMaxElements, ConfigError,
+  D9D_CHECK(numel < detail::kMaxElements, ConfigError,
             "[kernels::attend_to_block] expected tensors of fewer than 2^31 elements, got ", numel,
             ". Use more context-parallel ranks, or a smaller batch.");
   if (backend == SdpaBackend::kCudnn) return {.query = inputs.query, .key = inputs.key, .value = inputs.value};
-  return {.query = readable(inputs.query), .key = readable(inputs.key), .value = readable(inputs.value)};
+  return {.query = detail::readable(inputs.query),
+          .key = detail::readable(inputs.key),
+          .value = detail::readable(inputs.value)};
 }
 
 // exp(part - whole) for [B, Hq, S], as a factor of [B, S, Hq, D]; 0 where a query sees nothing.
@@ -148,7 +144,8 @@ SdpaOutput merge_blocks(const std::vector<SdpaPart>& parts, const at::Tensor& qu
   if (is_whole && !sinks) return parts.front().result;
   if (has_merge_kernel(parts, query)) return merged_by_kernel(parts, query, sinks);
   const auto options = query.options().dtype(query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-  at::Tensor logsumexp = at::full({query.size(0), query.size(2), query.size(kQueries)}, -kInfinity, options);
+  at::Tensor logsumexp =
+      at::full({query.size(0), query.size(2), query.size(kQueries)}, -std::numeric_limits<double>::infinity(), options);
   const auto queries_of = [](const SdpaPart& part, const at::Tensor& whole, std::int64_t dim) {
     return whole.narrow(dim, part.first_query, part.result.out.size(kQueries));
   };
@@ -174,7 +171,7 @@ SdpaGradients block_gradients(const at::Tensor& grad_out, const SdpaInputs& inpu
   const detail::FusedCall call = call_of(inputs, options);
   detail::FusedGradients gradients = backend == SdpaBackend::kCudnn
                                          ? detail::cudnn_backward(grad_out, tensors, forward, call)
-                                         : detail::flash_backward(readable(grad_out), tensors, forward, call);
+                                         : detail::flash_backward(detail::readable(grad_out), tensors, forward, call);
   return {.query = gradients.query, .key = gradients.key, .value = gradients.value.contiguous()};
 }
 

@@ -11,8 +11,15 @@
 #include "d9d/kernels/common/row_tensor.h"
 
 namespace d9d::kernels {
+
+at::Tensor detail::readable(const at::Tensor& x) {
+  return x.is_contiguous() && is_aligned(x) ? x : x.clone(at::MemoryFormat::Contiguous);
+}
+
 namespace {
 
+using detail::kMaxElements;
+using detail::readable;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -54,14 +61,6 @@ detail::FusedCall saved_call(AutogradContext* context) {
           .left = context->saved_data["left"].toOptional<std::int64_t>(),
           .right = context->saved_data["right"].toOptional<std::int64_t>(),
           .max_length = context->saved_data["max_length"].toInt()};
-}
-
-constexpr std::int64_t kMaxElements = 1LL << 31;  // of a tensor; the kernels use 32-bit indices
-
-// The tensor itself if it is contiguous and aligned, otherwise a contiguous copy. So heads of a fused projection are
-// copied, except for cuDNN on dense sequences, which reads any strides and needs no call of this.
-at::Tensor readable(const at::Tensor& x) {
-  return x.is_contiguous() && detail::is_aligned(x) ? x : x.clone(at::MemoryFormat::Contiguous);
 }
 
 struct FusedAttention : torch::autograd::Function<FusedAttention> {

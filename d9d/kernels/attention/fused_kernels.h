@@ -8,6 +8,12 @@
 
 namespace d9d::kernels::detail {
 
+constexpr std::int64_t kMaxElements = 1LL << 31;  // of a tensor; the kernels use 32-bit indices
+
+// The tensor itself if it is contiguous and aligned, otherwise a contiguous copy. So heads of a fused projection are
+// copied, except for cuDNN on dense sequences, which reads any strides and needs no call of this.
+[[nodiscard]] at::Tensor readable(const at::Tensor& x);
+
 // Query i sees keys from i + Skv - S - left to i + Skv - S + right: the last query is aligned with the last key. An
 // unset side has no bound.
 struct FusedCall {

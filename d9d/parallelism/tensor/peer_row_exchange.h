@@ -27,8 +27,8 @@
 #include "d9d/core/communicator/communicator.h"
 #include "d9d/core/device/side_stream.h"
 #include "d9d/core/peer_memory/link_watch.h"
-#include "d9d/core/peer_memory/peer_memory.h"
 #include "d9d/kernels/linear/row_exchange.h"
+#include "d9d/parallelism/exchange/watched_peer_memory.h"
 
 namespace d9d {
 
@@ -36,16 +36,13 @@ class PeerRowExchange final : public kernels::RowExchange {
  public:
   // watch: borrowed.
   PeerRowExchange(std::shared_ptr<Communicator> ranks, LinkWatch& watch);
-  ~PeerRowExchange() override;
 
   // Collective. Whether shards [B, S / W, H] of so many elements can be exchanged. Opens memory for them at the first
   // call, and larger memory if they need it; the hosts wait then.
   [[nodiscard]] bool fits(std::int64_t num_elements, at::ScalarType dtype);
-  // Collective. Gives the memory back, until the next fits(). Exchanges that were captured in a graph are invalid then.
-  void close();
-  // How often the memory was given back, also for larger memory.
-  [[nodiscard]] std::int64_t num_closings() const { return num_closings_; }
-  [[nodiscard]] const std::string& reason() const { return reason_; }  // why the ranks cannot; empty if they can
+  void close() { memory_.close(); }  // Collective. See WatchedPeerMemory, as for the two below.
+  [[nodiscard]] std::int64_t num_closings() const { return memory_.num_closings(); }
+  [[nodiscard]] const std::string& reason() const { return memory_.reason(); }
 
   [[nodiscard]] at::Tensor gather(const at::Tensor& shard, const Block& arrived) const override;
   [[nodiscard]] at::Tensor gather_sequences(const at::Tensor& shard, const Block& complete) const override;
@@ -54,7 +51,6 @@ class PeerRowExchange final : public kernels::RowExchange {
   [[nodiscard]] std::int64_t num_ranks() const override { return ranks_->size(); }
 
  private:
-  void open(std::int64_t slot_bytes);
   // The rows of a gather on their way.
   struct Arriving {
     at::Tensor own;                   // [B, S / W, H]
@@ -68,18 +64,12 @@ class PeerRowExchange final : public kernels::RowExchange {
   // Waits for block `index` of `owner`, and copies it to `target` from byte `offset` of its slot.
   void read(const at::Tensor& target, std::int64_t owner, std::int64_t slot, std::int64_t index,
             std::int64_t offset) const;
-  // Sets the words that this rank's streams wait for, until they have passed all that is queued, or a time is over.
-  void let_streams_pass(const std::function<bool()>& have_passed) const;
 
   std::shared_ptr<Communicator> ranks_;
-  LinkWatch& watch_;
   SideStream copies_;
-  std::shared_ptr<PeerMemory> memory_;  // null: not open
-  std::string reason_;
+  WatchedPeerMemory memory_;
   std::int64_t slot_bytes_ = 0;
-  std::int64_t num_closings_ = 0;
   mutable std::int64_t num_exchanges_ = 0;
-  mutable StreamEvent last_;  // the last copies
 };
 
 }  // namespace d9d

@@ -1,0 +1,63 @@
+// The peer memory of an exchange whose streams wait for words of other ranks: opened at the first need, larger when
+// that is needed, and given back while a job sleeps. If the group fails, the words that this rank's streams wait for
+// are set, so that no stream waits forever.
+//
+// Example
+//   WatchedPeerMemory memory(ranks, watch, /*num_words=*/4, /*awaited=*/{2, 3});
+//   if (memory.fits(num_bytes)) memory.peers().raise(memory.word(0), 1);
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "d9d/core/communicator/communicator.h"
+#include "d9d/core/device/side_stream.h"
+#include "d9d/core/peer_memory/link_watch.h"
+#include "d9d/core/peer_memory/peer_memory.h"
+
+namespace d9d {
+
+class WatchedPeerMemory {
+ public:
+  // watch: borrowed. num_words: the same on all ranks. awaited: the words that streams of this rank wait for.
+  WatchedPeerMemory(std::shared_ptr<Communicator> ranks, LinkWatch& watch, std::int64_t num_words,
+                    std::vector<std::int64_t> awaited);
+  // Waits for the last copies, but not for other ranks if the job has failed: the memory then stays mapped until the
+  // process ends.
+  ~WatchedPeerMemory();
+  WatchedPeerMemory(const WatchedPeerMemory&) = delete;
+  WatchedPeerMemory& operator=(const WatchedPeerMemory&) = delete;
+
+  // Collective. Whether each rank has a block of so many bytes. Opens one, or a larger one, if necessary; the hosts wait
+  // then, and words are 0.
+  [[nodiscard]] bool fits(std::int64_t num_bytes);
+  // Collective. Gives the memory back, until the next fits(). What was captured in a graph is invalid then.
+  void close();
+  [[nodiscard]] std::int64_t num_closings() const { return num_closings_; }  // also for larger memory
+  [[nodiscard]] const std::string& reason() const { return reason_; }        // why ranks cannot; empty if they can
+
+  [[nodiscard]] const PeerMemory& peers() const { return *memory_; }  // after fits()
+  [[nodiscard]] std::int64_t word(std::int64_t index) const;          // for calls of peers()
+  void set_last(StreamEvent last) const { last_ = std::move(last); }  // the last work with the memory
+  [[nodiscard]] const StreamEvent& last() const { return last_; }
+
+ private:
+  void open(std::int64_t num_bytes);
+  // Sets the awaited words until streams have passed all that is queued, or a time is over.
+  void let_streams_pass(const std::function<bool()>& have_passed) const;
+
+  std::shared_ptr<Communicator> ranks_;
+  LinkWatch& watch_;
+  const std::int64_t num_words_;
+  const std::vector<std::int64_t> awaited_;
+  std::shared_ptr<PeerMemory> memory_;  // null: not open
+  std::string reason_;
+  std::int64_t num_bytes_ = 0;
+  std::int64_t num_closings_ = 0;
+  mutable StreamEvent last_;
+};
+
+}  // namespace d9d
