@@ -22,22 +22,9 @@ void SequenceShardedTensorParallelContext::check_shards(const at::Tensor& whole)
 
 kernels::RowExchangePtr SequenceShardedTensorParallelContext::exchange(std::int64_t num_elements,
                                                                        const at::Tensor& like) const {
-  using enum ExchangeMethod;
-  if (config_.exchange == kCommunicator || like.is_meta() || num_elements == 0) return {};
-  if (config_.exchange == kAuto && like.is_cpu()) return {};
-  const CommunicatorPtr communicator = ranks_.lane_communicator();
-  const std::lock_guard lock(mutex_);
-  std::shared_ptr<PeerRowExchange>& found = exchanges_[communicator->group().lane];
-  if (!found) {
-    if (watch_ == nullptr) watch_ = std::make_unique<LinkWatch>(ranks_.world());
-    found = std::make_shared<PeerRowExchange>(communicator, *watch_);
-  }
-  if (found->fits(num_elements, like.scalar_type())) return found;
-  D9D_CHECK(config_.exchange == kAuto, ConfigError, "[parallelism::tensor] expected ranks of group '",
-            communicator->group().name,
-            "' that can read each other's memory for exchange = copy_engine, got a group where ", found->reason(),
-            ". Use \"auto\" or \"communicator\".");
-  return {};
+  if (num_elements == 0) return {};
+  return exchanges_->find(like,
+                          [&](PeerRowExchange& exchange) { return exchange.fits(num_elements, like.scalar_type()); });
 }
 
 std::vector<at::Tensor> SequenceShardedTensorParallelContext::column_linears(
@@ -71,18 +58,6 @@ at::Tensor SequenceShardedTensorParallelContext::row_linear(const at::Tensor& y,
   }
   if (!linear->bias) return leave(linear(y));
   return leave(linear(y, LinearBias::kLeftOut)) + linear->bias->local();
-}
-
-void SequenceShardedTensorParallelContext::close() {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [lane, exchange] : exchanges_) exchange->close();
-}
-
-std::int64_t SequenceShardedTensorParallelContext::num_closings() const {
-  const std::lock_guard lock(mutex_);
-  std::int64_t sum = 0;
-  for (const auto& [lane, exchange] : exchanges_) sum += exchange->num_closings();
-  return sum;
 }
 
 VocabularyContextPtr SequenceShardedTensorParallelContext::vocabulary() const {

@@ -2,13 +2,12 @@
 // reduce_scatter at its exit.
 #pragma once
 
-#include <map>
 #include <memory>
-#include <mutex>
 
 #include "d9d/blocks/head/vocabulary_context.h"
 #include "d9d/blocks/linear/tensor_parallel_context.h"
 #include "d9d/core/mesh/device_mesh.h"
+#include "d9d/parallelism/exchange/lane_exchanges.h"
 #include "d9d/parallelism/tensor/peer_row_exchange.h"
 #include "d9d/parallelism/tensor/tensor_parallel_config.h"
 
@@ -19,7 +18,8 @@ namespace d9d {
 class SequenceShardedTensorParallelContext final : public TensorParallelContext {
  public:
   explicit SequenceShardedTensorParallelContext(DeviceMesh ranks, const TensorParallelConfig& config = {})  // one axis
-      : ranks_(std::move(ranks)), config_(config) {}
+      : ranks_(std::move(ranks)),
+        exchanges_(std::make_shared<LaneExchanges<PeerRowExchange>>(ranks_, config.exchange, "parallelism::tensor")) {}
   [[nodiscard]] at::Tensor enter(const at::Tensor& x) const override;
   // Throws ConfigError unless the number of ranks divides the number of positions.
   [[nodiscard]] at::Tensor leave(const at::Tensor& summand) const override;
@@ -34,21 +34,15 @@ class SequenceShardedTensorParallelContext final : public TensorParallelContext 
                                                const ModulePtr<Linear>& linear) const override;
   [[nodiscard]] VocabularyContextPtr vocabulary() const override;
   [[nodiscard]] DeviceMesh ranks() const override { return ranks_; }
-  // Collective, between steps. Gives back the memory of copies, which the next forward opens again.
-  void close();
-  // How often such memory was given back, also for larger memory.
-  [[nodiscard]] std::int64_t num_closings() const;
+  [[nodiscard]] std::shared_ptr<ExchangeMemory> memory() const { return exchanges_; }  // of copies
 
  private:
   void check_shards(const at::Tensor& whole) const;
-  // The exchange of the caller's lane (World::lane) for shards of so many elements; null: by the communicator.
+  // For shards of so many elements; null: by the communicator.
   [[nodiscard]] kernels::RowExchangePtr exchange(std::int64_t num_elements, const at::Tensor& like) const;
 
   DeviceMesh ranks_;
-  TensorParallelConfig config_;
-  mutable std::mutex mutex_;
-  mutable std::unique_ptr<LinkWatch> watch_;                                    // null until an exchange is made
-  mutable std::map<std::int64_t, std::shared_ptr<PeerRowExchange>> exchanges_;  // by lane
+  std::shared_ptr<LaneExchanges<PeerRowExchange>> exchanges_;
 };
 
 }  // namespace d9d

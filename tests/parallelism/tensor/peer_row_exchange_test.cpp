@@ -9,8 +9,7 @@
 #include "d9d/base/check.h"
 #include "d9d/kernels/linear/linear.h"
 
-#include "tests/parallelism/one_rank.h"
-#include "tests/support/gpu_ranks.h"
+#include "tests/parallelism/exchange_ranks.h"
 
 namespace d9d::test::peer_row_exchange_test {
 namespace {
@@ -18,41 +17,9 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-struct Ways {
-  RankBackend backend;
-  std::int64_t num_ranks;
-};
-
-class PeerRowExchangeOf : public ::testing::TestWithParam<Ways> {
- protected:
-  void SetUp() override {
-    if (GetParam().backend == RankBackend::kNccl && !has_gpus(GetParam().num_ranks)) GTEST_SKIP() << "too few GPUs";
-  }
-  static void on_ranks(const std::function<void(World& world, PeerRowExchange& exchange)>& body) {
-    run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
-      LinkWatch watch(borrowed(world));
-      const auto exchange = std::make_shared<PeerRowExchange>(world.communicator(group_of(world, "all")), watch);
-      body(world, *exchange);
-    });
-  }
-};
-
-std::string name_of(const ::testing::TestParamInfo<Ways>& info) {
-  return std::string(to_string(info.param.backend)) + std::to_string(info.param.num_ranks);
-}
-INSTANTIATE_TEST_SUITE_P(Nccl, PeerRowExchangeOf,
-                         ::testing::Values(Ways{RankBackend::kNccl, 2}, Ways{RankBackend::kNccl, 4}), name_of);
-INSTANTIATE_TEST_SUITE_P(Backends, PeerRowExchangeOf,
-                         ::testing::Values(Ways{RankBackend::kThreads, 2}, Ways{RankBackend::kThreads, 3},
-                                           Ways{RankBackend::kThreads, 8}, Ways{RankBackend::kGloo, 2}),
-                         name_of);
-
-// The same on all ranks: integers, whose sums are exact.
-at::Tensor whole_values(at::IntArrayRef shape, std::int64_t seed, at::Device device) {
-  return at::arange(seed, seed + c10::multiply_integers(shape), at::TensorOptions(device).dtype(at::kFloat))
-      .remainder(251)
-      .view(shape);
-}
+class PeerRowExchangeOf : public ExchangeTest<PeerRowExchange> {};
+INSTANTIATE_TEST_SUITE_P(Nccl, PeerRowExchangeOf, kExchangeGpus, name_of_ranks);
+INSTANTIATE_TEST_SUITE_P(Backends, PeerRowExchangeOf, kExchangeBackends, name_of_ranks);
 
 // Many exchanges of changing sizes, of which some need larger memory or meet memory that was given back: slots are used
 // again and flags set back.

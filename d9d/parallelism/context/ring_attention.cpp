@@ -1,0 +1,166 @@
+#include "d9d/parallelism/context/ring_attention.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "d9d/base/check.h"
+#include "d9d/kernels/common/first_order.h"
+#include "d9d/modules/tensor_plan.h"
+
+namespace d9d {
+namespace {
+
+using kernels::SdpaInputs;
+using kernels::SdpaOptions;
+using kernels::SdpaOutput;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr std::int64_t kQueriesOfLogsumexp = 2;  // dim of [B, Hq, S]
+
+struct Ring final : torch::CustomClassHolder {
+  Ring(SdpaOptions options_, kernels::SdpaPreferences preferences_, PositionCut positions_,
+       std::shared_ptr<const PeerBlockExchange> exchange_)
+      : options(options_),
+        preferences(std::move(preferences_)),
+        positions(std::move(positions_)),
+        exchange(std::move(exchange_)) {}
+
+  [[nodiscard]] std::vector<RingBlock> blocks(const at::Tensor& query, std::int64_t rank_of_keys) const {
+    const DeviceMesh ranks = positions.ranks();
+    return ring_blocks(positions, query.size(kPositions) * ranks.num_ranks(), ranks.index(), rank_of_keys,
+                       options.causal);
+  }
+  [[nodiscard]] SdpaOptions options_of(const RingBlock& block) const {
+    SdpaOptions how = options;
+    how.causal = block.is_causal;
+    return how;
+  }
+
+  SdpaOptions options;
+  kernels::SdpaPreferences preferences;
+  PositionCut positions;
+  std::shared_ptr<const PeerBlockExchange> exchange;
+};
+
+at::Tensor part(const at::Tensor& x, const FlatRange& range, std::int64_t dim = kPositions) {
+  return range.numel() == x.size(dim) ? x : x.narrow(dim, range.begin, range.numel());
+}
+
+// Adds a block's gradient to the sum, which is undefined at first.
+void add(at::Tensor& sum, const at::Tensor& gradient, const FlatRange& range, at::IntArrayRef sizes) {
+  if (!sum.defined() && range.numel() == sizes[kPositions]) {
+    sum = gradient;
+    return;
+  }
+  if (!sum.defined()) sum = at::zeros(sizes, gradient.options());
+  part(sum, range).add_(gradient);
+}
+
+struct RingAttention : torch::autograd::Function<RingAttention> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
+                            const at::Tensor& value, const std::optional<at::Tensor>& sinks,
+                            const c10::intrusive_ptr<Ring>& ring) {
+    std::vector<kernels::SdpaPart> parts;
+    ring->exchange->visit({key, value}, [&](std::int64_t rank, const PeerBlockExchange::Tensors& theirs) {
+      for (const RingBlock& block : ring->blocks(query, rank)) {
+        const at::Tensor q = part(query, block.queries), k = part(theirs[0], block.keys),
+                         v = part(theirs[1], block.keys);
+        parts.push_back({.result = kernels::attend_to_block({.query = q, .key = k, .value = v}, ring->options_of(block),
+                                                            ring->preferences),
+                         .first_query = block.queries.begin});
+      }
+    });
+    const SdpaOutput merged = kernels::merge_blocks(parts, query, sinks);
+    context->save_for_backward({query, key, value, sinks.value_or(at::Tensor()), merged.out, merged.logsumexp});
+    context->saved_data["ring"] = c10::IValue::make_capsule(ring);
+    return merged.out;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    kernels::detail::check_first_order("ring_attention");
+    const auto ring = c10::static_intrusive_pointer_cast<Ring>(context->saved_data["ring"].toCapsule());
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &query = saved[0], &key = saved[1], &value = saved[2], &sinks = saved[3];
+    const SdpaOutput merged{.out = saved[4], .logsumexp = saved[5]};
+    const at::Tensor grad_out = grads[0].contiguous();
+    // A sum of two rounds once in any dtype.
+    const bool adds_in_float = ring->positions.num_ranks() > 2;
+    at::Tensor grad_query;
+    const auto gradients_of = [&](std::int64_t rank, const PeerBlockExchange::Tensors& theirs) {
+      at::Tensor grad_key, grad_value;
+      for (const RingBlock& block : ring->blocks(query, rank)) {
+        const at::Tensor q = part(query, block.queries), k = part(theirs[0], block.keys),
+                         v = part(theirs[1], block.keys);
+        const SdpaOutput of_queries{
+            .out = part(merged.out, block.queries).contiguous(),
+            .logsumexp = part(merged.logsumexp, block.queries, kQueriesOfLogsumexp).contiguous()};
+        kernels::SdpaGradients found =
+            kernels::block_gradients(part(grad_out, block.queries).contiguous(), {.query = q, .key = k, .value = v},
+                                     of_queries, ring->options_of(block), ring->preferences);
+        if (adds_in_float) found.query = found.query.to(at::promote_types(found.query.scalar_type(), at::kFloat));
+        add(grad_query, found.query, block.queries, query.sizes());
+        add(grad_key, found.key, block.keys, key.sizes());
+        add(grad_value, found.value, block.keys, value.sizes());
+      }
+      if (!grad_key.defined()) grad_key = at::zeros(key.sizes(), key.options());
+      if (!grad_value.defined()) grad_value = at::zeros(value.sizes(), value.options());
+      return PeerBlockExchange::Tensors{grad_key, grad_value};
+    };
+    const PeerBlockExchange::Tensors sums = ring->exchange->visit_and_sum({key, value}, gradients_of);
+    variable_list result = {grad_query.to(query.scalar_type()), sums[0], sums[1], at::Tensor(), at::Tensor()};
+    if (sinks.defined() && context->needs_input_grad(3)) result[3] = kernels::sink_gradient(grad_out, merged, sinks);
+    return result;
+  }
+};
+
+}  // namespace
+
+const char* ring_refusal(const SdpaInputs& inputs, const SdpaOptions& options) {
+  if (inputs.mask) return "there is a mask";
+  if (inputs.packed) return "sequences are packed";
+  if (options.window_left || options.window_right) return "attention has a window";
+  return nullptr;
+}
+
+at::Tensor ring_attention(const SdpaInputs& inputs, const SdpaOptions& options,
+                          const kernels::SdpaPreferences& preferences, const PositionCut& positions,
+                          const std::shared_ptr<const PeerBlockExchange>& exchange) {
+  D9D_ASSERT(ring_refusal(inputs, options) == nullptr && options.first_query == 0, "ring_attention of other inputs");
+  return RingAttention::apply(inputs.query, inputs.key, inputs.value, inputs.sinks,
+                              c10::make_intrusive<Ring>(options, preferences, positions, exchange));
+}
+
+std::vector<RingBlock> ring_blocks(const PositionCut& positions, std::int64_t length, std::int64_t rank_of_queries,
+                                   std::int64_t rank_of_keys, bool is_causal) {
+  const std::int64_t here = length / positions.num_ranks();
+  if (!is_causal) return {{.queries = {0, here}, .keys = {0, here}}};
+  const std::vector<FlatRange> queries = positions.ranges(length, rank_of_queries);
+  const std::vector<FlatRange> keys = positions.ranges(length, rank_of_keys);
+  D9D_ASSERT(
+      std::ranges::is_sorted(queries, {}, &FlatRange::begin) && std::ranges::is_sorted(keys, {}, &FlatRange::begin),
+      "a cut whose ranks have positions in another order");
+  if (rank_of_queries == rank_of_keys) return {{.queries = {0, here}, .keys = {0, here}, .is_causal = true}};
+  // A range of queries sees the ranges of keys before it. Ranges of queries that see as many are one block.
+  std::vector<RingBlock> blocks;
+  std::int64_t first = 0;
+  for (const FlatRange& range : queries) {
+    FlatRange seen{0, 0};
+    for (const FlatRange& each : keys) {
+      if (each.begin < range.begin) seen.end += each.numel();
+    }
+    if (!blocks.empty() && blocks.back().keys == seen) {
+      blocks.back().queries.end += range.numel();
+    } else if (seen.numel() > 0) {
+      blocks.push_back({.queries = {first, first + range.numel()}, .keys = seen});
+    }
+    first += range.numel();
+  }
+  return blocks;
+}
+
+}  // namespace d9d

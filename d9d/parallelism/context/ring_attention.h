@@ -1,0 +1,39 @@
+// Attention over ranks that each hold some positions of a causal or full sequence (Liu et al., arXiv:2310.01889): a rank
+// computes with the keys and values of one rank after another while those of the next are copied. Of causal attention it
+// computes only the pairs that see each other, as rectangles without a mask: with the cut of context_parallel_cut()
+// all queries with the first half of an earlier rank's keys, or the second half of its queries with all keys of a later
+// one. Keeps the rank's own keys and values for backward, in which the others pass by again.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "d9d/core/dtensor/position_cut.h"
+#include "d9d/kernels/attention/attention_blocks.h"
+#include "d9d/parallelism/context/peer_block_exchange.h"
+
+namespace d9d {
+
+// Why the ring cannot compute this; null if it can. The same on all ranks.
+[[nodiscard]] const char* ring_refusal(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options);
+
+// Collective, and collective in backward. inputs: of this rank's positions. exchange: fits key and value, over the
+// ranks of `positions`. Returns [B, S / W, Hq, D].
+[[nodiscard]] at::Tensor ring_attention(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options,
+                                        const kernels::SdpaPreferences& preferences, const PositionCut& positions,
+                                        const std::shared_ptr<const PeerBlockExchange>& exchange);
+
+// A block of pairs of this rank's queries and another's keys, by their places on these ranks.
+struct RingBlock {
+  FlatRange queries;
+  FlatRange keys;
+  bool is_causal = false;  // the first query sees the first key, the next one more, and so on; otherwise each sees all
+  bool operator==(const RingBlock&) const = default;
+};
+
+// Local. The pairs of a sequence of `length` positions that see each other.
+[[nodiscard]] std::vector<RingBlock> ring_blocks(const PositionCut& positions, std::int64_t length,
+                                                 std::int64_t rank_of_queries, std::int64_t rank_of_keys,
+                                                 bool is_causal);
+
+}  // namespace d9d

@@ -1,0 +1,115 @@
+// Ring attention over ranks that each hold some positions, compared with one rank; and the blocks of pairs it computes.
+#include "d9d/parallelism/context/ring_attention.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/parallelism/exchange_ranks.h"
+
+namespace d9d::test::ring_attention_test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using Chunks = std::vector<std::vector<std::int64_t>>;
+
+Chunks head_tail(std::int64_t num_ranks) {
+  Chunks chunks;
+  for (std::int64_t rank = 0; rank < num_ranks; ++rank) chunks.push_back({rank, 2 * num_ranks - 1 - rank});
+  return chunks;
+}
+
+class RingAttentionOf : public ExchangeTest<PeerBlockExchange> {};
+INSTANTIATE_TEST_SUITE_P(Nccl, RingAttentionOf, kExchangeGpus, name_of_ranks);
+INSTANTIATE_TEST_SUITE_P(Backends, RingAttentionOf, kExchangeBackends, name_of_ranks);
+
+struct Case {
+  const char* name;
+  kernels::SdpaOptions options;
+  bool has_sinks = false;
+  std::int64_t num_kv_heads = 2;
+  bool is_balanced = true;
+};
+
+// In float64 on CPUs. On GPUs in bfloat16, whose distance from float64 is compared with that of one rank.
+TEST_P(RingAttentionOf, Equals_one_rank) {
+  on_ranks([](World& world, PeerBlockExchange& exchange) {
+    const bool is_gpu = world.device().is_cuda();
+    const std::int64_t num_ranks = world.size(), length = (is_gpu ? 256 : 6) * num_ranks, features = is_gpu ? 128 : 8;
+    const std::shared_ptr<const PeerBlockExchange> shared(std::shared_ptr<void>(), &exchange);
+    for (const Case& each :
+         {Case{"causal", {.causal = true}}, Case{"full", {}}, Case{"sinks", {.causal = true, .scale = 0.3}, true},
+          Case{"softcap", {.causal = true, .softcap = 3.0}}, Case{"multi query", {.causal = true}, false, 1},
+          Case{"one after another", {.causal = true}, false, 2, false}}) {
+      const DeviceMesh mesh = mesh_of(world, "cp");
+      const PositionCut positions = each.is_balanced ? PositionCut(mesh, head_tail(num_ranks)) : PositionCut(mesh);
+      // Computes on one rank, or this rank's part.
+      const auto run = [&](bool is_ring, at::ScalarType dtype) {
+        const auto here = [&](const at::Tensor& x) {
+          const at::Tensor own = is_ring ? positions.part_of(x, 1) : x;
+          return own.to(at::TensorOptions(world.device()).dtype(dtype)).clone().requires_grad_();
+        };
+        const auto rounded = [&](const at::Tensor& x) { return is_gpu ? x.to(at::kBFloat16) : x; };
+        const at::Tensor q = here(rounded(values({2, length, 4, features}, 1))),
+                         k = here(rounded(values({2, length, each.num_kv_heads, features}, 2))),
+                         v = here(rounded(values({2, length, each.num_kv_heads, features}, 3)));
+        const at::Tensor sinks = values({4}, 4).to(world.device(), is_gpu ? at::kFloat : at::kDouble).requires_grad_();
+        const kernels::SdpaInputs inputs{
+            .query = q, .key = k, .value = v, .sinks = each.has_sinks ? std::optional(sinks) : std::nullopt};
+        EXPECT_TRUE(!is_ring || exchange.fits({k, v})) << exchange.reason();
+        const at::Tensor out = is_ring ? ring_attention(inputs, each.options, {}, positions, shared)
+                                       : kernels::scaled_dot_product_attention(inputs, each.options);
+        out.backward(here(rounded(values({2, length, 4, features}, 5))).detach());
+        std::vector<at::Tensor> results = {out.detach(), q.grad(), k.grad(), v.grad()};
+        if (!is_ring) {
+          for (at::Tensor& whole : results) whole = positions.part_of(whole, 1);
+        }
+        if (!each.has_sinks) return results;
+        results.push_back(sinks.grad());
+        if (is_ring) world.communicator(group_of(world, "all"))->all_reduce(results.back(), ReduceOp::kSum).wait();
+        return results;
+      };
+      const auto exact = run(false, at::kDouble), ring = run(true, is_gpu ? at::kBFloat16 : at::kDouble);
+      const auto one = is_gpu ? run(false, at::kBFloat16) : exact;
+      for (std::size_t i = 0; i < exact.size(); ++i) {
+        if (!is_gpu) {
+          expect_close(cat(each.name, " ", i), ring[i], exact[i], tolerance("fp64"));
+          continue;
+        }
+        const auto error = [&](const at::Tensor& x) { return (x.to(at::kDouble) - exact[i]).norm().item<double>(); };
+        EXPECT_LE(error(ring[i]), tolerance("bf16 layout").value * error(one[i])) << each.name << " " << i;
+      }
+    }
+  });
+}
+
+TEST(RingBlocks, Of_the_balanced_cut_are_half_of_all_pairs_and_as_many_on_each_rank) {
+  run_ranks(RankBackend::kThreads, 4, [](World& world) {
+    const PositionCut positions(mesh_of(world, "cp"), head_tail(4));
+    EXPECT_THAT(ring_blocks(positions, 16, 2, 2, true), ElementsAre(RingBlock{{0, 4}, {0, 4}, true}));
+    EXPECT_THAT(ring_blocks(positions, 16, 2, 1, true), ElementsAre(RingBlock{{0, 4}, {0, 2}}));
+    EXPECT_THAT(ring_blocks(positions, 16, 2, 3, true), ElementsAre(RingBlock{{2, 4}, {0, 4}}));
+    EXPECT_THAT(ring_blocks(positions, 16, 2, 3, false), ElementsAre(RingBlock{{0, 4}, {0, 4}}));
+    for (std::int64_t rank = 0; rank < 4; ++rank) {
+      std::int64_t num_pairs = 0;
+      for (std::int64_t other = 0; other < 4; ++other) {
+        for (const RingBlock& block : ring_blocks(positions, 16, rank, other, true)) {
+          num_pairs += block.is_causal ? 10 : block.queries.numel() * block.keys.numel();
+        }
+      }
+      EXPECT_EQ(num_pairs, 16 * 17 / 2 / 4);
+    }
+  });
+}
+
+TEST(RingBlocks, Of_one_range_after_another_are_all_keys_of_earlier_ranks) {
+  run_ranks(RankBackend::kThreads, 2, [](World& world) {
+    const PositionCut positions(mesh_of(world, "cp"));
+    EXPECT_THAT(ring_blocks(positions, 8, 0, 1, true), IsEmpty());
+    EXPECT_THAT(ring_blocks(positions, 8, 1, 0, true), ElementsAre(RingBlock{{0, 4}, {0, 4}}));
+  });
+}
+
+}  // namespace
+}  // namespace d9d::test::ring_attention_test
