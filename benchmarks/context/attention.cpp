@@ -1,0 +1,150 @@
+// Causal attention of one sequence over context-parallel ranks, forward and backward, by each method, beside one rank
+// with 1 / W of its pairs: the time of a whole sequence on one rank, divided by W. Markdown; the slowest rank counts.
+//
+//   context_benchmark benchmarks/context/attention.json [mesh.context_parallel_shard=4]
+//
+// Legend   W ranks
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "d9d/core/device/moment.h"
+#include "d9d/core/launch/launch.h"
+#include "d9d/parallelism/context/all_gather_attention.h"
+#include "d9d/parallelism/context/ring_attention.h"
+
+#include "benchmarks/pipelining/longest_of_ranks.h"
+
+namespace {
+
+struct AttentionConfig {
+  d9d::LaunchConfig launch = {};
+  d9d::DeviceMeshParameters mesh = {};
+  std::vector<std::int64_t> positions = {};
+  std::int64_t num_heads = 16;
+  std::int64_t num_key_value_heads = 8;
+  std::int64_t num_features = 128;
+  std::int64_t num_rounds = 15;
+  std::int64_t num_warm_up_rounds = 4;
+
+  static constexpr auto fields() {
+    using Config = AttentionConfig;
+    using d9d::defaulted;
+    return d9d::record<Config>(defaulted("launch", &Config::launch), d9d::required("mesh", &Config::mesh),
+                               d9d::required("positions", &Config::positions, d9d::at_least(1)),
+                               defaulted("num_heads", &Config::num_heads),
+                               defaulted("num_key_value_heads", &Config::num_key_value_heads),
+                               defaulted("num_features", &Config::num_features),
+                               defaulted("num_rounds", &Config::num_rounds, d9d::at_least(1)),
+                               defaulted("num_warm_up_rounds", &Config::num_warm_up_rounds, d9d::at_least(0)));
+  }
+};
+
+// Both passes of attention to `num_positions` of its own.
+struct Problem {
+  Problem(const AttentionConfig& config, std::int64_t num_positions, at::Device device) {
+    const auto heads = [&](std::int64_t num_heads) {
+      const auto options = at::TensorOptions(device).dtype(at::kBFloat16);
+      return at::randn({1, num_positions, num_heads, config.num_features}, options).requires_grad_();
+    };
+    query = heads(config.num_heads);
+    key = heads(config.num_key_value_heads);
+    value = heads(config.num_key_value_heads);
+    grad = at::randn_like(query).detach();
+  }
+  [[nodiscard]] d9d::kernels::SdpaInputs inputs() const { return {.query = query, .key = key, .value = value}; }
+  void both_passes(const std::function<at::Tensor()>& attend) const {
+    attend().backward(grad);
+    for (const at::Tensor* x : {&query, &key, &value}) x->mutable_grad().reset();
+  }
+  at::Tensor query, key, value, grad;
+};
+
+class Benchmark {
+ public:
+  Benchmark(const AttentionConfig& config, const d9d::DistContext& context)
+      : config_(config),
+        context_(context),
+        ranks_(context.mesh(d9d::MeshDomain::kBatch).slice({"cp"})),
+        watch_(ranks_.world()),
+        exchange_(std::make_shared<d9d::PeerBlockExchange>(ranks_.lane_communicator(), watch_)) {}
+
+  void run() {
+    if (context_.is_main_process()) {
+      std::cout << "| positions | way | ms (p10..p90) | 1 / W of one rank's takes, of it |\n|---|---|---|---|"
+                << std::endl;
+    }
+    for (const std::int64_t length : config_.positions) measure(length);
+    exchange_->close();
+  }
+
+ private:
+  [[nodiscard]] d9d::PositionCut head_tail() const {
+    std::vector<std::vector<std::int64_t>> chunks;
+    for (std::int64_t i = 0; i < ranks_.num_ranks(); ++i) chunks.push_back({i, 2 * ranks_.num_ranks() - 1 - i});
+    return d9d::PositionCut(ranks_, chunks);
+  }
+
+  void measure(std::int64_t length) {
+    const d9d::kernels::SdpaOptions options{.causal = true};
+    const double one = [&] {
+      const Problem whole(config_, length, context_.device());
+      const auto attend = [&] { return d9d::kernels::scaled_dot_product_attention(whole.inputs(), options); };
+      const auto times = milliseconds([&] { whole.both_passes(attend); });
+      return times[times.size() / 2] / static_cast<double>(ranks_.num_ranks());
+    }();
+    const Problem own(config_, length / ranks_.num_ranks(), context_.device());
+    const auto row = [&](const char* name, const std::function<at::Tensor()>& attend) {
+      const std::vector<double> times = milliseconds([&] { own.both_passes(attend); });
+      const auto at_share = [&](double share) {
+        return times[static_cast<std::size_t>(share * (times.size() - 1) + 0.5)];
+      };
+      if (!context_.is_main_process()) return;
+      char line[160];
+      std::snprintf(line, sizeof line, "| %ld | %s | %.2f (%.2f..%.2f) | %.1f %% |", static_cast<long>(length), name,
+                    at_share(0.5), at_share(0.1), at_share(0.9), 100 * one / at_share(0.5));
+      std::cout << line << std::endl;
+    };
+    const auto gathered = [&](const d9d::PositionCut& cut) {
+      const d9d::AllGatherAttentionContext context(cut);
+      return [=, this, &own] { return context.attend(own.inputs(), options, {}); };
+    };
+    row("gathered, one after another", gathered(d9d::PositionCut(ranks_)));
+    row("gathered", gathered(head_tail()));
+    D9D_CHECK(exchange_->fits({own.key, own.value}), d9d::ConfigError,
+              "[benchmarks::context] expected ranks that read each other's memory, got ", exchange_->reason(), ".");
+    row("ring", [&, cut = head_tail()] { return d9d::ring_attention(own.inputs(), options, {}, cut, exchange_); });
+  }
+
+  // Sorted, of the slowest rank.
+  [[nodiscard]] std::vector<double> milliseconds(const std::function<void()>& work) const {
+    std::vector<double> times;
+    const auto ranks = ranks_.communicator();
+    for (std::int64_t round = 0; round < config_.num_warm_up_rounds + config_.num_rounds; ++round) {
+      ranks->barrier();
+      const d9d::Moment begin(context_.device());
+      work();
+      const double seconds = begin.seconds_until(d9d::Moment(context_.device()));
+      if (round >= config_.num_warm_up_rounds) times.push_back(1e3 * seconds);
+    }
+    return benchmarks::longest_of_ranks(times, ranks_);
+  }
+
+  const AttentionConfig& config_;
+  const d9d::DistContext& context_;
+  const d9d::DeviceMesh ranks_;
+  d9d::LinkWatch watch_;
+  std::shared_ptr<d9d::PeerBlockExchange> exchange_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return d9d::launch<AttentionConfig>(
+      argc, argv, [](const AttentionConfig& config, d9d::DistContext& context) { Benchmark(config, context).run(); });
+}
