@@ -52,13 +52,14 @@ at::Tensor part(const at::Tensor& x, const FlatRange& range, std::int64_t dim = 
 }
 
 // Adds a block's gradient to the sum, which is undefined at first.
-void add(at::Tensor& sum, const at::Tensor& gradient, const FlatRange& range, at::IntArrayRef sizes) {
-  if (!sum.defined() && range.numel() == sizes[kPositions]) {
+void add(at::Tensor& sum, const at::Tensor& gradient, const FlatRange& range, std::int64_t num_positions) {
+  if (sum.defined()) {
+    part(sum, range).add_(gradient);
+  } else if (range.numel() == num_positions) {
     sum = gradient;
-    return;
+  } else {
+    sum = at::constant_pad_nd(gradient, {0, 0, 0, 0, range.begin, num_positions - range.end});
   }
-  if (!sum.defined()) sum = at::zeros(sizes, gradient.options());
-  part(sum, range).add_(gradient);
 }
 
 struct RingAttention : torch::autograd::Function<RingAttention> {
@@ -103,9 +104,9 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
             kernels::block_gradients(part(grad_out, block.queries).contiguous(), {.query = q, .key = k, .value = v},
                                      of_queries, ring->options_of(block), ring->preferences);
         if (adds_in_float) found.query = found.query.to(at::promote_types(found.query.scalar_type(), at::kFloat));
-        add(grad_query, found.query, block.queries, query.sizes());
-        add(grad_key, found.key, block.keys, key.sizes());
-        add(grad_value, found.value, block.keys, value.sizes());
+        add(grad_query, found.query, block.queries, query.size(kPositions));
+        add(grad_key, found.key, block.keys, key.size(kPositions));
+        add(grad_value, found.value, block.keys, value.size(kPositions));
       }
       if (!grad_key.defined()) grad_key = at::zeros(key.sizes(), key.options());
       if (!grad_value.defined()) grad_value = at::zeros(value.sizes(), value.options());
