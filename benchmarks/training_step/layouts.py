@@ -15,7 +15,9 @@ the sizes and FLOP a token. llama3-8b has the sizes of Llama 3 and the layers of
 Row `tensor`: tensor parallelism over all GPUs, which share one rank's microbatches, so that with free communication a step
 would take 1 / N as long (column `over one rank`); `tensor/communicator` exchanges activations by NCCL. Row `tensor_shards`: pairs of
 tensor-parallel ranks, over which all else is sharded, each pair with one rank's microbatches; `tensor_experts`: the same with
-a part of the experts on each of two GPUs.
+a part of the experts on each of two GPUs. Row `context`: context parallelism over all GPUs, which share each sequence, so that with free communication a step
+would take 1 / N as long; `context/gathered` chooses the method of attention. Row `context_shards`: pairs of context-parallel ranks, each
+pair with one rank's microbatches.
 Prints Markdown.
 """
 
@@ -78,11 +80,11 @@ def pipelining_of_row(row):
             "messages": messages or "auto"}
 
 
-def tensor_degree(row, num_ranks):
+def sharing_ranks(row, num_ranks):
     """The ranks that share one rank's microbatches."""
-    if not row.startswith("tensor"):
+    if not row.startswith(("tensor", "context")):
         return 1
-    return 2 if row.startswith(("tensor_shards", "tensor_experts")) else num_ranks
+    return 2 if row.startswith(("tensor_shards", "tensor_experts", "context_shards")) else num_ranks
 
 
 def configuration_of_row(model, options, num_ranks, row, folder):
@@ -101,10 +103,16 @@ def configuration_of_row(model, options, num_ranks, row, folder):
                           "pipeline_experts": {**halves, "expert_parallel": num_ranks // 2}}[kind]
         config["model_provider"]["model"]["pipeline_num_virtual_layers_post"] = options.virtual_layers
     elif kind.startswith("tensor"):
-        degree = tensor_degree(row, num_ranks)
+        degree = sharing_ranks(row, num_ranks)
         config["mesh"] = {"tensor_parallel": degree, "data_parallel_shard": num_ranks // degree,
                           "expert_parallel": 2 if kind.startswith("tensor_experts") else 1}
         config["model_provider"]["tensor_parallel"] = {"exchange": exchange or "auto"}
+        config["data"]["global_batch_size"] //= degree
+    elif kind.startswith("context"):
+        degree = sharing_ranks(row, num_ranks)
+        config["mesh"] = {"context_parallel_shard": degree, "data_parallel_shard": num_ranks // degree}
+        if "/" in row:
+            config["model_provider"]["context_parallel"] = {"attention": row.partition("/")[2]}
         config["data"]["global_batch_size"] //= degree
     elif row.startswith("experts"):
         config["mesh"] = {"data_parallel_shard": num_ranks, "expert_parallel": num_ranks}
@@ -184,7 +192,7 @@ def main():
         deciles = statistics.quantiles(steps, n=10, method="inclusive")
         median = statistics.median(steps)
         alone = median if row == "alone" else alone
-        degree = tensor_degree(row, num_ranks)
+        degree = sharing_ranks(row, num_ranks)
         tokens = model.sequence * model.microbatch * options.microbatches / degree / median * 1e3
         teraflops = tokens * model.flop_per_token() / 1e12
         over = f"{100 * (median * degree / alone - 1):+.1f} %" if alone else ""
