@@ -169,10 +169,10 @@ SdpaGradients block_gradients(const at::Tensor& grad_out, const SdpaInputs& inpu
   const detail::FusedTensors tensors = tensors_of(inputs, backend);
   const detail::FusedForward forward{.out = merged.out, .logsumexp = merged.logsumexp};
   const detail::FusedCall call = call_of(inputs, options);
-  detail::FusedGradients gradients = backend == SdpaBackend::kCudnn
-                                         ? detail::cudnn_backward(grad_out, tensors, forward, call)
-                                         : detail::flash_backward(detail::readable(grad_out), tensors, forward, call);
-  return {.query = gradients.query, .key = gradients.key, .value = gradients.value.contiguous()};
+  const detail::FusedGradients gradients =
+      backend == SdpaBackend::kCudnn ? detail::cudnn_backward(grad_out, tensors, forward, call)
+                                     : detail::flash_backward(detail::readable(grad_out), tensors, forward, call);
+  return {.query = gradients.query, .key = gradients.key, .value = gradients.value};
 }
 
 at::Tensor sink_gradient(const at::Tensor& grad_out, const SdpaOutput& merged, const at::Tensor& sinks) {

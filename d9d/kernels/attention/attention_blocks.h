@@ -39,7 +39,7 @@ struct SdpaPart {
                                       const std::optional<at::Tensor>& sinks = std::nullopt);
 
 struct SdpaGradients {
-  at::Tensor query;  // as the inputs, contiguous
+  at::Tensor query;  // as the inputs; that of values may have rows in a larger buffer (fused_attention)
   at::Tensor key;
   at::Tensor value;
 };

@@ -11,8 +11,8 @@
 namespace d9d {
 namespace {
 
-// Kinds of words: of the two slots, and of contributions.
-constexpr std::int64_t kSlots = 2, kSums = 2, kKinds = 3;
+constexpr std::int64_t kSlots = 2, kSums = 2;    // used in turn
+constexpr std::int64_t kKinds = kSlots + kSums;  // of words
 constexpr std::int64_t kAlignment = 256;
 
 std::int64_t word_index(const Communicator& ranks, std::int64_t writer, std::int64_t reader, std::int64_t kind) {
@@ -52,7 +52,7 @@ PeerBlockExchange::PeerBlockExchange(std::shared_ptr<Communicator> ranks, LinkWa
 
 bool PeerBlockExchange::fits(const Tensors& own) {
   const std::int64_t bytes = std::max(part_bytes_, room_of(own));
-  if (!memory_.fits((kSlots + ranks_->size() - 1) * bytes)) return false;
+  if (!memory_.fits((kSlots + kSums * (ranks_->size() - 1)) * bytes)) return false;
   part_bytes_ = bytes;
   return true;
 }
@@ -65,8 +65,9 @@ std::int64_t PeerBlockExchange::word(std::int64_t writer, std::int64_t reader, s
   return memory_.word(word_index(*ranks_, writer, reader, kind));
 }
 
-std::int64_t PeerBlockExchange::place_of_sums(std::int64_t writer, std::int64_t owner) const {
-  return (kSlots + (writer + ranks_->size() - owner) % ranks_->size() - 1) * part_bytes_;
+std::int64_t PeerBlockExchange::place_of(std::int64_t writer, std::int64_t owner, std::int64_t sum) const {
+  const std::int64_t num_ranks = ranks_->size(), index = (writer + num_ranks - owner) % num_ranks - 1;
+  return (kSlots + sum * (num_ranks - 1) + index) * part_bytes_;
 }
 
 void PeerBlockExchange::visit(const Tensors& own, const See& see) const {
@@ -74,12 +75,15 @@ void PeerBlockExchange::visit(const Tensors& own, const See& see) const {
   const at::NoGradGuard no_grad;
   const PeerMemory& peers = memory_.peers();
   const std::int64_t num_others = ranks_->size() - 1, rank = ranks_->rank(), slot = num_visits_++ % kSlots;
-  std::int64_t place = slot * part_bytes_;
-  for (const at::Tensor& x : own) {
-    view_of(peers.own(), place, x.sizes(), x.scalar_type()).copy_(x);
-    place += room_of(x);
-  }
-  for (std::int64_t i = 1; i <= num_others; ++i) peers.raise(word(rank, other(-i), slot), 1);
+  memory_.set_last(copies_.run([&] {
+    std::int64_t place = slot * part_bytes_;
+    for (const at::Tensor& x : own) {
+      view_of(peers.own(), place, x.sizes(), x.scalar_type()).copy_(x);
+      keep_for_current_stream(x);
+      place += room_of(x);
+    }
+    for (std::int64_t i = 1; i <= num_others; ++i) peers.raise(word(rank, other(-i), slot), 1);
+  }));
 
   std::array<Tensors, 2> buffers;
   std::array<StreamEvent, 2> arrived;
@@ -112,50 +116,60 @@ void PeerBlockExchange::visit(const Tensors& own, const See& see) const {
 }
 
 // Beside what the current stream computes next.
-void PeerBlockExchange::send(const Tensors& contributions, std::int64_t owner) const {
+void PeerBlockExchange::send(const Tensors& contributions, std::int64_t owner, std::int64_t sum) const {
   memory_.set_last(sends_.run([&] {
-    std::int64_t place = place_of_sums(ranks_->rank(), owner);
+    std::int64_t place = place_of(ranks_->rank(), owner, sum);
     for (const at::Tensor& x : contributions) {
       const at::Tensor source = x.contiguous();
       memory_.peers().write(source, owner, place);
-      keep_for_current_stream(source);
+      keep_for_current_stream(x);
       place += room_of(x);
     }
-    memory_.peers().raise(word(ranks_->rank(), owner, kSums), 1);
+    memory_.peers().raise(word(ranks_->rank(), owner, kSlots + sum), 1);
   }));
 }
 
-void PeerBlockExchange::add_received(Tensors& sums) const {
+void PeerBlockExchange::add_received(const Tensors& contributions, std::int64_t sum) const {
+  const at::NoGradGuard no_grad;
   const PeerMemory& peers = memory_.peers();
   const std::int64_t num_others = ranks_->size() - 1, rank = ranks_->rank();
-  memory_.last().wait();  // for the last contributions of this rank, whose memory is free then
-  for (std::int64_t i = 1; i <= num_others; ++i) peers.wait_for(word(other(i), rank, kSums), 1);
+  memory_.last().wait();
+  for (std::int64_t i = 1; i <= num_others; ++i) peers.wait_for(word(other(i), rank, kSlots + sum), 1);
   std::int64_t place = 0;
-  for (at::Tensor& sum : sums) {
-    const at::ScalarType dtype = sum.scalar_type();
+  for (const at::Tensor& own : contributions) {
     // One addition rounds once in any dtype.
-    if (num_others > 1) sum = sum.to(at::promote_types(dtype, at::kFloat));
+    const at::Tensor total = num_others > 1 ? own.to(at::promote_types(own.scalar_type(), at::kFloat)) : own;
     for (std::int64_t i = 1; i <= num_others; ++i) {
-      sum = sum + view_of(peers.own(), place_of_sums(other(i), rank) + place, sum.sizes(), dtype);
+      total.add_(view_of(peers.own(), place_of(other(i), rank, sum) + place, own.sizes(), own.scalar_type()));
     }
-    sum = sum.to(dtype);
-    place += room_of(sum);
+    if (!total.is_same(own)) own.copy_(total);
+    place += room_of(own);
   }
-  for (std::int64_t i = 1; i <= num_others; ++i) peers.raise(word(other(i), rank, kSums), 0);
+  for (std::int64_t i = 1; i <= num_others; ++i) peers.raise(word(other(i), rank, kSlots + sum), 0);
 }
 
-PeerBlockExchange::Tensors PeerBlockExchange::visit_and_sum(const Tensors& own, const Make& make) const {
-  Tensors sums;
+PeerBlockExchange::Tensors PeerBlockExchange::sum(const Make& make) const {
+  ranks_->throw_if_failed();
+  const std::int64_t number = num_sums_++ % kSums;
+  for (std::int64_t i = 1; i < ranks_->size(); ++i) send(make(other(i)), other(i), number);
+  Tensors own = make(ranks_->rank());
+  add_received(own, number);
+  return own;
+}
+
+PeerBlockExchange::Tensors PeerBlockExchange::visit_and_sum(const Tensors& own, const SeeAndMake& make) const {
+  const std::int64_t number = num_sums_++ % kSums;
+  Tensors contributions;
   visit(own, [&](std::int64_t rank, const Tensors& theirs) {
-    Tensors contributions = make(rank, theirs);
+    Tensors made = make(rank, theirs);
     if (rank == ranks_->rank()) {
-      sums = std::move(contributions);
+      contributions = std::move(made);
     } else {
-      send(contributions, rank);
+      send(made, rank, number);
     }
   });
-  add_received(sums);
-  return sums;
+  add_received(contributions, number);
+  return contributions;
 }
 
 }  // namespace d9d

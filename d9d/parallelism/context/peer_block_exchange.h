@@ -5,9 +5,9 @@
 //   own tensors -> slot, words     the others copy them from there, two blocks ahead of what they compute
 //   contributions -> the memory of the rank whose tensors they belong to, word    it adds them up at the end
 //
-// Two slots, used in turn, need no word that tells that one is free: a rank sets the words of its next call only when
-// it has copied all blocks of this one, and it has finished this one only when all have set theirs. It also sets them
-// only when it has added up the contributions, which nobody sends before.
+// Two slots, used in turn, need no word that tells that one is free: a rank sets the words of its next visit only when
+// it has copied all blocks of this one, and it has finished this one only when all have set theirs. Likewise there are
+// two places for contributions: a rank sends those of its next sum after it has added up those of this one.
 //
 // Example
 //   exchange->visit({k, v}, [&](std::int64_t rank, const PeerBlockExchange::Tensors& theirs) { attend(theirs); });
@@ -47,18 +47,22 @@ class PeerBlockExchange {
   // on. Those of others are contiguous, and valid for work that the call queues on the current stream.
   using See = std::function<void(std::int64_t rank, const Tensors& theirs)>;
   void visit(const Tensors& own, const See& see) const;
-  // Collective. The same. `make` returns what this rank contributes to the tensors of `rank`, in their shapes and
-  // dtypes. Returns the sums of what all ranks contribute to this rank's; they are computed in at least float.
-  using Make = std::function<Tensors(std::int64_t rank, const Tensors& theirs)>;
-  [[nodiscard]] Tensors visit_and_sum(const Tensors& own, const Make& make) const;
+  // Collective. Calls `make` once for each rank, this one last. It returns what this rank contributes to the tensors of
+  // `rank`. Returns the sums of what all ranks contribute to this rank's, computed in at least float, in the tensors
+  // that `make` returned for this rank.
+  using Make = std::function<Tensors(std::int64_t rank)>;
+  [[nodiscard]] Tensors sum(const Make& make) const;
+  // Collective. Both: each call sees the tensors of a rank, this one's first, and returns contributions to them.
+  using SeeAndMake = std::function<Tensors(std::int64_t rank, const Tensors& theirs)>;
+  [[nodiscard]] Tensors visit_and_sum(const Tensors& own, const SeeAndMake& make) const;
 
  private:
-  void send(const Tensors& contributions, std::int64_t owner) const;
-  void add_received(Tensors& sums) const;
+  void send(const Tensors& contributions, std::int64_t owner, std::int64_t sum) const;
+  void add_received(const Tensors& contributions, std::int64_t sum) const;
   [[nodiscard]] std::int64_t other(std::int64_t i) const;  // rank - i
   [[nodiscard]] std::int64_t word(std::int64_t writer, std::int64_t reader, std::int64_t kind) const;
-  // The first byte of the contributions of `writer` in the block of `owner`.
-  [[nodiscard]] std::int64_t place_of_sums(std::int64_t writer, std::int64_t owner) const;
+  // The first byte of the contributions of `writer` in the block of `owner`. sum: 0 or 1.
+  [[nodiscard]] std::int64_t place_of(std::int64_t writer, std::int64_t owner, std::int64_t sum) const;
 
   std::shared_ptr<Communicator> ranks_;
   SideStream copies_;
@@ -66,6 +70,7 @@ class PeerBlockExchange {
   WatchedPeerMemory memory_;
   std::int64_t part_bytes_ = 0;  // of the tensors of one rank
   mutable std::int64_t num_visits_ = 0;
+  mutable std::int64_t num_sums_ = 0;
 };
 
 }  // namespace d9d

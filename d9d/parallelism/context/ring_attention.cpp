@@ -20,7 +20,8 @@ using kernels::SdpaOutput;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr std::int64_t kQueriesOfLogsumexp = 2;  // dim of [B, Hq, S]
+constexpr std::int64_t kQueriesOfLogsumexp = 2;    // dim of [B, Hq, S]
+constexpr int kSavedOutput = 4, kSavedOthers = 6;  // of saved variables
 
 struct Ring final : torch::CustomClassHolder {
   Ring(SdpaOptions options_, kernels::SdpaPreferences preferences_, PositionCut positions_,
@@ -35,6 +36,8 @@ struct Ring final : torch::CustomClassHolder {
     return ring_blocks(positions, query.size(kPositions) * ranks.num_ranks(), ranks.index(), rank_of_keys,
                        options.causal);
   }
+  // With one other rank its keys and values are few beside the rank's activations, and backward need not wait for them.
+  [[nodiscard]] bool keeps_others() const { return positions.num_ranks() == 2; }
   [[nodiscard]] SdpaOptions options_of(const RingBlock& block) const {
     SdpaOptions how = options;
     how.causal = block.is_causal;
@@ -51,22 +54,44 @@ at::Tensor part(const at::Tensor& x, const FlatRange& range, std::int64_t dim = 
   return range.numel() == x.size(dim) ? x : x.narrow(dim, range.begin, range.numel());
 }
 
-// Adds a block's gradient to the sum, which is undefined at first.
-void add(at::Tensor& sum, const at::Tensor& gradient, const FlatRange& range, std::int64_t num_positions) {
-  if (sum.defined()) {
-    part(sum, range).add_(gradient);
-  } else if (range.numel() == num_positions) {
-    sum = gradient;
-  } else {
-    sum = at::constant_pad_nd(gradient, {0, 0, 0, 0, range.begin, num_positions - range.end});
+// The sum of gradients of ranges of positions.
+class RangeSum {
+ public:
+  explicit RangeSum(std::int64_t num_positions) : all_{0, num_positions} {}
+
+  void add(at::Tensor gradient, FlatRange range) {
+    if (!sum_.defined() || (range == all_ && range_ != all_)) {
+      std::swap(sum_, gradient);
+      std::swap(range_, range);
+      if (!gradient.defined()) return;
+    } else if (range_ != all_ && range != range_) {
+      sum_ = padded();
+      range_ = all_;
+    }
+    part(sum_, {range.begin - range_.begin, range.end - range_.begin}).add_(gradient);
   }
-}
+  // like: of all positions, for a sum of nothing.
+  [[nodiscard]] at::Tensor whole(const at::Tensor& like) const {
+    if (!sum_.defined()) return at::zeros(like.sizes(), like.options());
+    return range_ == all_ ? sum_ : padded();
+  }
+
+ private:
+  [[nodiscard]] at::Tensor padded() const {
+    return at::constant_pad_nd(sum_, {0, 0, 0, 0, range_.begin, all_.end - range_.end});
+  }
+
+  FlatRange all_;
+  FlatRange range_;
+  at::Tensor sum_;  // of range_
+};
 
 struct RingAttention : torch::autograd::Function<RingAttention> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
                             const at::Tensor& value, const std::optional<at::Tensor>& sinks,
                             const c10::intrusive_ptr<Ring>& ring) {
     std::vector<kernels::SdpaPart> parts;
+    variable_list saved = {query, key, value, sinks.value_or(at::Tensor())};
     ring->exchange->visit({key, value}, [&](std::int64_t rank, const PeerBlockExchange::Tensors& theirs) {
       for (const RingBlock& block : ring->blocks(query, rank)) {
         const at::Tensor q = part(query, block.queries), k = part(theirs[0], block.keys),
@@ -75,9 +100,13 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
                                                             ring->preferences),
                          .first_query = block.queries.begin});
       }
+      if (ring->keeps_others() && rank != ring->positions.ranks().index()) {
+        saved.insert(saved.end(), theirs.begin(), theirs.end());
+      }
     });
     const SdpaOutput merged = kernels::merge_blocks(parts, query, sinks);
-    context->save_for_backward({query, key, value, sinks.value_or(at::Tensor()), merged.out, merged.logsumexp});
+    saved.insert(saved.begin() + kSavedOutput, {merged.out, merged.logsumexp});
+    context->save_for_backward(saved);
     context->saved_data["ring"] = c10::IValue::make_capsule(ring);
     return merged.out;
   }
@@ -87,13 +116,13 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
     const auto ring = c10::static_intrusive_pointer_cast<Ring>(context->saved_data["ring"].toCapsule());
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &query = saved[0], &key = saved[1], &value = saved[2], &sinks = saved[3];
-    const SdpaOutput merged{.out = saved[4], .logsumexp = saved[5]};
+    const SdpaOutput merged{.out = saved[kSavedOutput], .logsumexp = saved[kSavedOutput + 1]};
     const at::Tensor grad_out = grads[0].contiguous();
     // A sum of two rounds once in any dtype.
     const bool adds_in_float = ring->positions.num_ranks() > 2;
-    at::Tensor grad_query;
+    RangeSum grad_query(query.size(kPositions));
     const auto gradients_of = [&](std::int64_t rank, const PeerBlockExchange::Tensors& theirs) {
-      at::Tensor grad_key, grad_value;
+      RangeSum grad_key(key.size(kPositions)), grad_value(key.size(kPositions));
       for (const RingBlock& block : ring->blocks(query, rank)) {
         const at::Tensor q = part(query, block.queries), k = part(theirs[0], block.keys),
                          v = part(theirs[1], block.keys);
@@ -104,16 +133,22 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
             kernels::block_gradients(part(grad_out, block.queries).contiguous(), {.query = q, .key = k, .value = v},
                                      of_queries, ring->options_of(block), ring->preferences);
         if (adds_in_float) found.query = found.query.to(at::promote_types(found.query.scalar_type(), at::kFloat));
-        add(grad_query, found.query, block.queries, query.size(kPositions));
-        add(grad_key, found.key, block.keys, key.size(kPositions));
-        add(grad_value, found.value, block.keys, value.size(kPositions));
+        grad_query.add(found.query, block.queries);
+        grad_key.add(found.key, block.keys);
+        grad_value.add(found.value, block.keys);
       }
-      if (!grad_key.defined()) grad_key = at::zeros(key.sizes(), key.options());
-      if (!grad_value.defined()) grad_value = at::zeros(value.sizes(), value.options());
-      return PeerBlockExchange::Tensors{grad_key, grad_value};
+      return PeerBlockExchange::Tensors{grad_key.whole(key), grad_value.whole(value)};
     };
-    const PeerBlockExchange::Tensors sums = ring->exchange->visit_and_sum({key, value}, gradients_of);
-    variable_list result = {grad_query.to(query.scalar_type()), sums[0], sums[1], at::Tensor(), at::Tensor()};
+    const auto gradients_of_kept = [&](std::int64_t rank) {
+      const bool is_own = rank == ring->positions.ranks().index();
+      return gradients_of(rank, is_own ? PeerBlockExchange::Tensors{key, value}
+                                       : PeerBlockExchange::Tensors{saved[kSavedOthers], saved[kSavedOthers + 1]});
+    };
+    const PeerBlockExchange::Tensors sums = ring->keeps_others()
+                                                ? ring->exchange->sum(gradients_of_kept)
+                                                : ring->exchange->visit_and_sum({key, value}, gradients_of);
+    variable_list result = {grad_query.whole(query).to(query.scalar_type()), sums[0], sums[1], at::Tensor(),
+                            at::Tensor()};
     if (sinks.defined() && context->needs_input_grad(3)) result[3] = kernels::sink_gradient(grad_out, merged, sinks);
     return result;
   }

@@ -34,7 +34,7 @@ TEST_P(PeerBlockExchangeOf, Shows_all_blocks_and_sums_contributions) {
     const std::int64_t num_ranks = world.size(), here = world.rank();
     for (std::int64_t i = 0; i < 300; ++i) {
       const std::int64_t size = 1 + static_cast<std::int64_t>(draw() % 300);
-      const bool sums = draw() % 2 == 0;
+      const std::int64_t kind = static_cast<std::int64_t>(draw() % 3);
       if (draw() % 16 == 0) exchange.close();
       const Tensors own = tensors_of(here, size, i, world.device());
       ASSERT_TRUE(exchange.fits(own)) << exchange.reason();
@@ -45,14 +45,24 @@ TEST_P(PeerBlockExchangeOf, Shows_all_blocks_and_sums_contributions) {
         const Tensors expected = tensors_of(rank, size, i, world.device());
         is_right.logical_and_((theirs[0] == expected[0]).all()).logical_and_((theirs[1] == expected[1]).all());
       };
-      if (sums) {
-        const Tensors sum = exchange.visit_and_sum(own, [&](std::int64_t rank, const Tensors& theirs) {
-          see(rank, theirs);
-          return Tensors{theirs[0] + here, theirs[1] * (here + 1)};
-        });
+      const auto contributions = [&](const Tensors& theirs) {
+        return Tensors{theirs[0] + here, theirs[1] * (here + 1)};
+      };
+      const auto expect_sums = [&](const Tensors& sum) {
         const std::int64_t of_ranks = num_ranks * (num_ranks - 1) / 2;
         ASSERT_TRUE(at::equal(sum[0], own[0] * num_ranks + of_ranks)) << i;
         ASSERT_TRUE(at::equal(sum[1], own[1] * (of_ranks + num_ranks))) << i;
+      };
+      if (kind == 0) {
+        expect_sums(
+            exchange.sum([&](std::int64_t rank) { return contributions(tensors_of(rank, size, i, world.device())); }));
+        continue;
+      }
+      if (kind == 1) {
+        expect_sums(exchange.visit_and_sum(own, [&](std::int64_t rank, const Tensors& theirs) {
+          see(rank, theirs);
+          return contributions(theirs);
+        }));
       } else {
         exchange.visit(own, see);
       }
