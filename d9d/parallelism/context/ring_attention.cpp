@@ -54,6 +54,9 @@ at::Tensor part(const at::Tensor& x, const FlatRange& range, std::int64_t dim = 
   return range.numel() == x.size(dim) ? x : x.narrow(dim, range.begin, range.numel());
 }
 
+// Adds y to the range of x, sequence by sequence: each is contiguous, and one kernel takes them all.
+void add_to(const at::Tensor& x, const at::Tensor& y) { at::_foreach_add_(x.unbind(0), y.unbind(0)); }
+
 // The sum of gradients of ranges of positions.
 class RangeSum {
  public:
@@ -68,7 +71,7 @@ class RangeSum {
       sum_ = padded();
       range_ = all_;
     }
-    part(sum_, {range.begin - range_.begin, range.end - range_.begin}).add_(gradient);
+    add_to(part(sum_, {range.begin - range_.begin, range.end - range_.begin}), gradient);
   }
   // like: of all positions, for a sum of nothing.
   [[nodiscard]] at::Tensor whole(const at::Tensor& like) const {
