@@ -25,10 +25,13 @@ struct PackedSequences {
 };
 
 // The keys of packed sequences, if they are others than the positions of the queries: the queries of a sequence are its
-// last positions, and a cache holds the keys and values of all of them. A row of keys has room for each sequence.
+// last positions, and a cache or a gathered row holds the keys and values of all of them. A row of keys has room for
+// each sequence, which has at least as many keys as queries.
+//
+// Without `lengths` each sequence fills its room, and the rooms the row: such keys get gradients on every core.
 struct PackedKeys {
   at::Tensor cu_seqlens;        // [N + 1] int32: sequence n has room from cu_seqlens[n] to before cu_seqlens[n + 1]
-  at::Tensor lengths;           // [N] int32: the number of keys at the beginning of its room; not below its queries
+  at::Tensor lengths;           // [N] int32: the number of keys at the beginning of its room; or undefined
   std::int64_t max_length = 0;  // upper bound of the lengths
 };
 

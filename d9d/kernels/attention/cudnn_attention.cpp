@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 
 #include <ATen/ATen.h>
@@ -45,33 +46,52 @@ struct Prepared {
   CudnnPlanKey key;
   CudnnPointers pointers = {};
   at::Tensor query, key_heads, value;
-  at::Tensor lengths, offsets;  // of packed sequences
+  std::vector<at::Tensor> lengths_and_offsets;  // of packed sequences
 };
 
-void add_offsets(Prepared& call, const at::Tensor& cu_seqlens) {
-  const CudnnPlanKey& key = call.key;
-  const std::array<std::pair<CudnnTensor, std::int64_t>, 6> rows = {
-      {{CudnnTensor::kQueryOffsets, key.query.position},
-       {CudnnTensor::kKeyOffsets, key.key.position},
-       {CudnnTensor::kValueOffsets, key.value.position},
-       {CudnnTensor::kOutOffsets, key.num_heads * key.num_features},
-       {CudnnTensor::kLogsumexpOffsets, key.num_heads},
-       {CudnnTensor::kGradKeyOffsets, key.num_kv_heads * key.num_features}}};
-  call.lengths = at::empty({key.num_sequences}, cu_seqlens.options());
-  call.offsets = at::empty({6, key.num_sequences + 1}, cu_seqlens.options().dtype(at::kLong));
+// The offsets of a tensor whose positions are `stride` elements apart.
+struct OffsetsOf {
+  CudnnTensor offsets;
+  std::int64_t stride;
+};
+
+// Computes the lengths of the sequences that cu_seqlens bounds, and where they begin in each of some tensors.
+void add_offsets(Prepared& call, const at::Tensor& cu_seqlens, CudnnTensor lengths,
+                 const std::vector<OffsetsOf>& tensors) {
+  const std::int64_t num_sequences = call.key.num_sequences;
+  const at::Tensor& counts =
+      call.lengths_and_offsets.emplace_back(at::empty({num_sequences}, cu_seqlens.options().dtype(at::kInt)));
+  const at::Tensor& offsets = call.lengths_and_offsets.emplace_back(
+      at::empty({std::ssize(tensors), num_sequences + 1}, cu_seqlens.options().dtype(at::kLong)));
   const at::Tensor begins = cu_seqlens.contiguous();
   PackedOffsetsArgs args{.cu_seqlens = begins.const_data_ptr<std::int32_t>(),
                          .num_sequences = cu_seqlens.numel() - 1,
-                         .num_offered = key.num_sequences,
-                         .lengths = call.lengths.mutable_data_ptr<std::int32_t>(),
-                         .offsets = call.offsets.mutable_data_ptr<std::int64_t>(),
-                         .num_tensors = static_cast<int>(rows.size())};
-  pointer(call.pointers, CudnnTensor::kLengths) = args.lengths;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    args.strides[i] = rows[i].second;
-    pointer(call.pointers, rows[i].first) = args.offsets + static_cast<std::int64_t>(i) * (key.num_sequences + 1);
+                         .num_offered = num_sequences,
+                         .lengths = counts.mutable_data_ptr<std::int32_t>(),
+                         .offsets = offsets.mutable_data_ptr<std::int64_t>(),
+                         .num_tensors = static_cast<int>(tensors.size())};
+  pointer(call.pointers, lengths) = args.lengths;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    args.strides[i] = tensors[i].stride;
+    pointer(call.pointers, tensors[i].offsets) = args.offsets + static_cast<std::int64_t>(i) * (num_sequences + 1);
   }
   launch_packed_offsets(args, current_cuda_stream(cu_seqlens.device()));
+}
+
+void add_offsets(Prepared& call, const FusedTensors& tensors) {
+  const CudnnPlanKey& key = call.key;
+  std::vector<OffsetsOf> of_queries = {{CudnnTensor::kQueryOffsets, key.query.position},
+                                       {CudnnTensor::kOutOffsets, key.num_heads * key.num_features},
+                                       {CudnnTensor::kLogsumexpOffsets, key.num_heads}};
+  const std::vector<OffsetsOf> of_keys = {{CudnnTensor::kKeyOffsets, key.key.position},
+                                          {CudnnTensor::kValueOffsets, key.value.position},
+                                          {CudnnTensor::kGradKeyOffsets, key.num_kv_heads * key.num_features}};
+  if (key.has_own_keys) {
+    add_offsets(call, tensors.key_cu_seqlens, CudnnTensor::kKeyLengths, of_keys);
+  } else {
+    of_queries.insert(of_queries.end(), of_keys.begin(), of_keys.end());
+  }
+  add_offsets(call, tensors.cu_seqlens, CudnnTensor::kLengths, of_queries);
 }
 
 // Prepares the inputs that both passes have; the key is that of the forward pass.
@@ -81,20 +101,24 @@ Prepared prepare(const FusedTensors& tensors, const FusedCall& how) {
   call.key_heads = fitting(tensors.key);
   call.value = fitting(tensors.value);
   const bool is_packed = tensors.cu_seqlens.defined();
+  const bool has_own_keys = tensors.key_cu_seqlens.defined();
   const std::int64_t max_length = is_packed ? power_of_two(how.max_length) : 0;
+  const std::int64_t max_keys = has_own_keys ? power_of_two(std::max(how.max_key_length, how.max_length)) : max_length;
   call.key = {.device = call.query.device().index(),
               .is_packed = is_packed,
+              .has_own_keys = has_own_keys,
               .dtype = dtype_of(call.query),
               .num_sequences = is_packed ? power_of_two(tensors.cu_seqlens.numel() - 1) : call.query.size(0),
               .num_queries = is_packed ? max_length : call.query.size(1),
-              .num_keys = is_packed ? max_length : call.key_heads.size(1),
+              .num_keys = is_packed ? max_keys : call.key_heads.size(1),
               .num_heads = call.query.size(2),
               .num_kv_heads = call.key_heads.size(2),
               .num_features = call.query.size(3),
               .num_packed = is_packed ? power_of_two(call.query.size(1)) : 0,
+              .num_packed_keys = is_packed ? power_of_two(call.key_heads.size(1)) : 0,
               .query = strides_of(call.query, max_length),
-              .key = strides_of(call.key_heads, max_length),
-              .value = strides_of(call.value, max_length),
+              .key = strides_of(call.key_heads, max_keys),
+              .value = strides_of(call.value, max_keys),
               .scale = static_cast<float>(how.scale),
               .softcap = static_cast<float>(how.softcap.value_or(0)),
               .left = how.left.value_or(-1),
@@ -102,7 +126,7 @@ Prepared prepare(const FusedTensors& tensors, const FusedCall& how) {
   pointer(call.pointers, CudnnTensor::kQuery) = const_cast<void*>(call.query.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kKey) = const_cast<void*>(call.key_heads.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kValue) = const_cast<void*>(call.value.const_data_ptr());
-  if (is_packed) add_offsets(call, tensors.cu_seqlens);
+  if (is_packed) add_offsets(call, tensors);
   return call;
 }
 
@@ -185,6 +209,10 @@ FusedGradients cudnn_backward(const at::Tensor& grad_out, const FusedTensors& te
       .query = empty_like(call.query),
       .key = empty_like(call.key_heads),
       .value = empty_behind_columns(call.value, columns_before_grad_value(call), /*num_column_dims=*/2)};
+  if (call.key.has_own_keys) {  // a plan need not write those of a sequence without queries
+    result.key.zero_();
+    result.value.zero_();
+  }
   pointer(call.pointers, CudnnTensor::kOut) = const_cast<void*>(forward.out.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kLogsumexp) = const_cast<void*>(forward.logsumexp.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kGradOut) = const_cast<void*>(grad.const_data_ptr());

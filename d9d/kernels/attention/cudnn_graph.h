@@ -31,6 +31,8 @@ struct CudnnPlanKey {
   int device = 0;
   bool is_backward = false;
   bool is_packed = false;
+  // Packed sequences whose keys have lengths of their own. The last query of each is then aligned with its last key.
+  bool has_own_keys = false;
   bool has_sinks = false;  // forward only: a backward finds the sinks in the logsumexp
   Dtype dtype = Dtype::kBFloat16;
   std::int64_t num_sequences = 0;
@@ -39,7 +41,8 @@ struct CudnnPlanKey {
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t num_features = 0;
-  std::int64_t num_packed = 0;  // an upper bound of the positions of all packed sequences
+  std::int64_t num_packed = 0;       // an upper bound of the positions of all packed sequences
+  std::int64_t num_packed_keys = 0;  // and of their keys
   CudnnStrides query;
   CudnnStrides key;
   CudnnStrides value;
@@ -66,6 +69,7 @@ enum class CudnnTensor : std::uint8_t {
   kGradKey,
   kGradValue,
   kLengths,       // int32 [B], of packed sequences
+  kKeyLengths,    // int32 [B], of keys of their own
   kQueryOffsets,  // these six: int64 [B + 1], the first element of each packed sequence
   kKeyOffsets,
   kValueOffsets,
@@ -73,7 +77,7 @@ enum class CudnnTensor : std::uint8_t {
   kGradKeyOffsets,  // of the gradients of keys and values
   kLogsumexpOffsets,
 };
-constexpr std::size_t kNumCudnnTensors = 17;
+constexpr std::size_t kNumCudnnTensors = 18;
 using CudnnPointers = std::array<void*, kNumCudnnTensors>;  // null: not needed
 
 struct CudnnPlan {

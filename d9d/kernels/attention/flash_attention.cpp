@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "d9d/kernels/attention/fused_kernels.h"
@@ -10,23 +12,34 @@ at::Tensor rows(const at::Tensor& heads, const FusedTensors& tensors) {
   return tensors.cu_seqlens.defined() ? heads.squeeze(0) : heads;
 }
 
-std::int64_t max_length(const at::Tensor& heads, const FusedCall& call) {
-  return call.max_length > 0 ? call.max_length : heads.size(1);
+// cu_seqlens and the greatest length of keys, of a packed call.
+const at::Tensor& key_cu_seqlens(const FusedTensors& tensors) {
+  return tensors.key_cu_seqlens.defined() ? tensors.key_cu_seqlens : tensors.cu_seqlens;
 }
+
+// With 1 the kernel may expect a query of every sequence, of which some have none here.
+std::int64_t max_queries(const FusedTensors& tensors, const FusedCall& call) {
+  if (call.max_length == 0) return tensors.query.size(1);
+  return tensors.key_lengths.defined() ? call.max_length : std::max<std::int64_t>(call.max_length, 2);
+}
+
+std::int64_t max_keys(const FusedTensors& tensors, const FusedCall& call) {
+  if (call.max_key_length > 0) return call.max_key_length;
+  return call.max_length > 0 ? call.max_length : tensors.key.size(1);
+}
+
+std::optional<at::Tensor> if_defined(const at::Tensor& x) { return x.defined() ? std::optional(x) : std::nullopt; }
 
 bool is_plain_causal(const FusedCall& call) { return !call.left && call.right == 0; }
 
 }  // namespace
 
 FusedForward flash_forward(const FusedTensors& tensors, const FusedCall& call) {
-  const std::optional<PackedKeys>& keys = tensors.packed_keys;
   const auto [out, logsumexp, random_state, unused, debug] = at::_flash_attention_forward(
       rows(tensors.query, tensors), rows(tensors.key, tensors), rows(tensors.value, tensors),
-      tensors.cu_seqlens.defined() ? std::optional(tensors.cu_seqlens) : std::nullopt,
-      tensors.cu_seqlens.defined() ? std::optional(keys ? keys->cu_seqlens : tensors.cu_seqlens) : std::nullopt,
-      max_length(tensors.query, call), keys ? keys->max_length : max_length(tensors.key, call), /*dropout_p=*/0.0,
-      is_plain_causal(call), /*return_debug_mask=*/false, call.scale, call.left, call.right,
-      keys ? std::optional(keys->lengths) : std::nullopt);
+      if_defined(tensors.cu_seqlens), if_defined(key_cu_seqlens(tensors)), max_queries(tensors, call),
+      max_keys(tensors, call), /*dropout_p=*/0.0, is_plain_causal(call), /*return_debug_mask=*/false, call.scale,
+      call.left, call.right, if_defined(tensors.key_lengths));
   if (!tensors.cu_seqlens.defined()) return {.out = out, .logsumexp = logsumexp};
   return {.out = out.unsqueeze(0), .logsumexp = logsumexp.unsqueeze(0)};
 }
@@ -39,7 +52,7 @@ FusedGradients flash_backward(const at::Tensor& grad_out, const FusedTensors& te
   const auto [query, key, value] = at::_flash_attention_backward(
       rows(grad_out, tensors), rows(tensors.query, tensors), rows(tensors.key, tensors), rows(tensors.value, tensors),
       rows(forward.out, tensors), tensors.cu_seqlens.defined() ? logsumexp.squeeze(0) : logsumexp, tensors.cu_seqlens,
-      tensors.cu_seqlens, max_length(tensors.query, call), max_length(tensors.key, call), /*dropout_p=*/0.0,
+      key_cu_seqlens(tensors), max_queries(tensors, call), max_keys(tensors, call), /*dropout_p=*/0.0,
       is_plain_causal(call), no_random_state, nothing, call.scale, call.left, call.right);
   if (!tensors.cu_seqlens.defined()) return {.query = query, .key = key, .value = value};
   return {.query = query.unsqueeze(0), .key = key.unsqueeze(0), .value = value.unsqueeze(0)};

@@ -53,6 +53,7 @@ void save_call(AutogradContext* context, const detail::FusedCall& call) {
   context->saved_data["left"] = call.left;
   context->saved_data["right"] = call.right;
   context->saved_data["max_length"] = call.max_length;
+  context->saved_data["max_key_length"] = call.max_key_length;
 }
 
 detail::FusedCall saved_call(AutogradContext* context) {
@@ -60,19 +61,24 @@ detail::FusedCall saved_call(AutogradContext* context) {
           .softcap = context->saved_data["softcap"].toOptional<double>(),
           .left = context->saved_data["left"].toOptional<std::int64_t>(),
           .right = context->saved_data["right"].toOptional<std::int64_t>(),
-          .max_length = context->saved_data["max_length"].toInt()};
+          .max_length = context->saved_data["max_length"].toInt(),
+          .max_key_length = context->saved_data["max_key_length"].toInt()};
 }
 
 struct FusedAttention : torch::autograd::Function<FusedAttention> {
   static variable_list forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
                                const at::Tensor& value, const std::optional<at::Tensor>& sinks,
-                               const std::optional<at::Tensor>& cu_seqlens, const detail::FusedCall& call,
+                               const std::optional<at::Tensor>& cu_seqlens,
+                               const std::optional<at::Tensor>& key_cu_seqlens, const detail::FusedCall& call,
                                FusedSdpaKernel kernel) {
-    const detail::FusedTensors tensors{
-        .query = query, .key = key, .value = value, .cu_seqlens = cu_seqlens.value_or(at::Tensor())};
+    const detail::FusedTensors tensors{.query = query,
+                                       .key = key,
+                                       .value = value,
+                                       .cu_seqlens = cu_seqlens.value_or(at::Tensor()),
+                                       .key_cu_seqlens = key_cu_seqlens.value_or(at::Tensor())};
     const auto result = run_forward(tensors, sinks.value_or(at::Tensor()), call, kernel);
-    context->save_for_backward(
-        {query, key, value, sinks.value_or(at::Tensor()), tensors.cu_seqlens, result.out, result.logsumexp});
+    context->save_for_backward({query, key, value, sinks.value_or(at::Tensor()), tensors.cu_seqlens,
+                                tensors.key_cu_seqlens, result.out, result.logsumexp});
     save_call(context, call);
     context->saved_data["kernel"] = static_cast<std::int64_t>(kernel);
     context->set_materialize_grads(false);
@@ -81,11 +87,12 @@ struct FusedAttention : torch::autograd::Function<FusedAttention> {
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     detail::check_first_order("attention");
-    variable_list result(7);
+    variable_list result(8);
     if (!grads[0].defined() && !grads[1].defined()) return result;
     const auto saved = context->get_saved_variables();
-    const detail::FusedTensors tensors{.query = saved[0], .key = saved[1], .value = saved[2], .cu_seqlens = saved[4]};
-    const detail::FusedForward forward{.out = saved[5], .logsumexp = saved[6]};
+    const detail::FusedTensors tensors{
+        .query = saved[0], .key = saved[1], .value = saved[2], .cu_seqlens = saved[4], .key_cu_seqlens = saved[5]};
+    const detail::FusedForward forward{.out = saved[6], .logsumexp = saved[7]};
     const at::Tensor grad_out = grads[0].defined() ? readable(grads[0]) : at::zeros_like(forward.out);
     if (context->needs_input_grad(0) || context->needs_input_grad(1) || context->needs_input_grad(2)) {
       const auto kernel = static_cast<FusedSdpaKernel>(context->saved_data["kernel"].toInt());
@@ -137,27 +144,25 @@ FusedSdpaKernel kernel_for(const SdpaInputs& inputs, const detail::FusedTensors&
   return FusedSdpaKernel::kFlash;
 }
 
-// Attention to packed_keys, which only FlashAttention-2 takes.
-SdpaOutput attend_to_packed_keys(const SdpaInputs& inputs, const SdpaOptions& options) {
-  const auto &q = inputs.query, &k = inputs.key, &v = inputs.value;
-  const bool trains = q.requires_grad() || k.requires_grad() || v.requires_grad();
-  D9D_CHECK(!options.softcap && !(trains && c10::GradMode::is_enabled()), ConfigError,
-            "[kernels::fused_attention] expected no ", options.softcap ? "softcap" : "gradients",
-            " with packed_keys, got some. Use eager_attention.");
-  detail::FusedCall call{.scale = detail::logit_scale(inputs, options),
-                         .left = options.window_left,
-                         .right = options.window_right,
-                         .max_length = inputs.packed->max_length};
-  if (options.causal) call.right = std::min<std::int64_t>(call.right.value_or(0), 0);
-  if (call.left && *call.left >= inputs.packed_keys->max_length) call.left = std::nullopt;
+// With packed_keys each query sees its own key, the last one that it may see, so that none sees nothing.
+Band band_of_packed_keys(const SdpaInputs& inputs, const SdpaOptions& options) {
+  Band band{.num_keys = inputs.key.size(1), .left = options.window_left, .right = options.window_right};
+  if (options.causal) band.right = std::min<std::int64_t>(band.right.value_or(0), 0);
+  if (band.left && *band.left >= inputs.packed_keys->max_length) band.left = std::nullopt;
+  if (band.right && *band.right >= inputs.packed->max_length) band.right = std::nullopt;
+  return band;
+}
+
+// Attention to keys that do not fill their room, which only FlashAttention-2 takes.
+SdpaOutput attend_to_rooms(const detail::FusedTensors& tensors, detail::FusedCall call,
+                           const std::optional<at::Tensor>& sinks) {
+  const bool trains = tensors.query.requires_grad() || tensors.key.requires_grad() || tensors.value.requires_grad();
+  D9D_CHECK(!call.softcap && !(trains && c10::GradMode::is_enabled()), ConfigError,
+            "[kernels::fused_attention] expected no ", call.softcap ? "softcap" : "gradients",
+            " with the lengths of packed_keys, got some. Let the keys fill their rooms, or use eager_attention.");
   if (call.max_length == 1) call.right = std::nullopt;  // no key is later; so the kernel may share out the keys
-  auto result = detail::flash_forward({.query = readable(q),
-                                       .key = readable(k),
-                                       .value = readable(v),
-                                       .cu_seqlens = inputs.packed->cu_seqlens,
-                                       .packed_keys = inputs.packed_keys},
-                                      call);
-  if (inputs.sinks) detail::add_sinks(result, *inputs.sinks);
+  auto result = detail::flash_forward(tensors, call);
+  if (sinks) detail::add_sinks(result, *sinks);
   return {.out = result.out, .logsumexp = result.logsumexp};
 }
 
@@ -180,8 +185,7 @@ SdpaOutput fused_attention(const SdpaInputs& inputs, const SdpaOptions& options,
   D9D_CHECK(numel < kMaxElements, ConfigError,
             "[kernels::fused_attention] expected tensors of fewer than 2^31 elements, got ", numel,
             ". Split the batch, or the pack.");
-  if (inputs.packed_keys && inputs.query.numel() > 0) return attend_to_packed_keys(inputs, options);
-  const auto band = band_of(inputs, options);
+  const auto band = inputs.packed_keys ? band_of_packed_keys(inputs, options) : band_of(inputs, options);
   if (!band || inputs.query.numel() == 0) return eager_attention(inputs, options);
   const auto keys = [&](const at::Tensor& x) {
     return x.size(1) == band->num_keys ? x : x.narrow(1, band->first_key, band->num_keys);
@@ -190,18 +194,26 @@ SdpaOutput fused_attention(const SdpaInputs& inputs, const SdpaOptions& options,
                                .key = keys(inputs.key),
                                .value = keys(inputs.value),
                                .cu_seqlens = inputs.packed ? inputs.packed->cu_seqlens : at::Tensor()};
-  const detail::FusedCall call{.scale = detail::logit_scale(inputs, options),
-                               .softcap = options.softcap,
-                               .left = band->left,
-                               .right = band->right,
-                               .max_length = inputs.packed ? inputs.packed->max_length : 0};
-  const FusedSdpaKernel chosen = kernel_for(inputs, tensors, call, kernel);
+  detail::FusedCall call{.scale = detail::logit_scale(inputs, options),
+                         .softcap = options.softcap,
+                         .left = band->left,
+                         .right = band->right,
+                         .max_length = inputs.packed ? inputs.packed->max_length : 0};
+  if (inputs.packed_keys) {
+    tensors.key_cu_seqlens = inputs.packed_keys->cu_seqlens;
+    tensors.key_lengths = inputs.packed_keys->lengths;
+    call.max_key_length = inputs.packed_keys->max_length;
+  }
+  const bool has_rooms = tensors.key_lengths.defined();
+  const FusedSdpaKernel chosen = has_rooms ? FusedSdpaKernel::kFlash : kernel_for(inputs, tensors, call, kernel);
   if (inputs.packed || chosen == FusedSdpaKernel::kFlash) {
     for (at::Tensor* x : {&tensors.query, &tensors.key, &tensors.value}) *x = readable(*x);
   }
-  const auto cu_seqlens = inputs.packed ? std::optional(inputs.packed->cu_seqlens) : std::nullopt;
+  if (has_rooms) return attend_to_rooms(tensors, call, inputs.sinks);
+  const auto if_defined = [](const at::Tensor& x) { return x.defined() ? std::optional(x) : std::nullopt; };
   const auto result =
-      FusedAttention::apply(tensors.query, tensors.key, tensors.value, inputs.sinks, cu_seqlens, call, chosen);
+      FusedAttention::apply(tensors.query, tensors.key, tensors.value, inputs.sinks, if_defined(tensors.cu_seqlens),
+                            if_defined(tensors.key_cu_seqlens), call, chosen);
   return {.out = result[0], .logsumexp = result[1]};
 }
 

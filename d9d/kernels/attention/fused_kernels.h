@@ -21,17 +21,20 @@ struct FusedCall {
   std::optional<double> softcap = std::nullopt;
   std::optional<std::int64_t> left = std::nullopt;
   std::optional<std::int64_t> right = std::nullopt;
-  std::int64_t max_length = 0;  // of packed sequences; 0 for dense ones
+  std::int64_t max_length = 0;      // of packed sequences; 0 for dense ones
+  std::int64_t max_key_length = 0;  // of keys of their own; otherwise 0
 };
 
-// With packed_keys the last query of each sequence is aligned with the last of its keys; such calls have no backward.
-
+// With key_cu_seqlens the last query of each sequence is aligned with the last of its keys, of which it has at least as
+// many. Its keys fill its room, and the rooms the row of keys, unless there are key_lengths, which only flash_forward()
+// takes.
 struct FusedTensors {
-  at::Tensor query;       // [B, S, Hq, D]
-  at::Tensor key;         // [B, Skv, Hkv, D]
-  at::Tensor value;       // [B, Skv, Hkv, D]
-  at::Tensor cu_seqlens;  // [N + 1] int32, or undefined; then B is 1
-  std::optional<PackedKeys> packed_keys = std::nullopt;
+  at::Tensor query;                // [B, S, Hq, D]
+  at::Tensor key;                  // [B, Skv, Hkv, D]
+  at::Tensor value;                // [B, Skv, Hkv, D]
+  at::Tensor cu_seqlens;           // [N + 1] int32, or undefined; then B is 1
+  at::Tensor key_cu_seqlens = {};  // [N + 1] int32, or undefined: the keys are those of the queries' positions
+  at::Tensor key_lengths = {};     // [N] int32, or undefined
 };
 
 struct FusedForward {

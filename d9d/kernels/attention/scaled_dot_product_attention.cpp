@@ -30,7 +30,7 @@ const char* why_not_fused(const SdpaNeeds& needs, const SdpaDevice& device) {
   if (!needs.softcap) return nullptr;
   if (device.is_deterministic) return "a softcap has no deterministic fused kernel";
   if (needs.logsumexp) return "a softcap has no fused gradient of the logsumexp";
-  if (needs.packed_keys) return "a softcap has no fused kernel with keys of their own";
+  if (needs.key_rooms) return "a softcap has no fused kernel with keys that do not fill their rooms";
   return device.has_cudnn_graphs && device.num_features <= 128 ? nullptr
                                                                : "only cuDNN's graphs on Hopper have a softcap";
 }
@@ -110,7 +110,7 @@ SdpaOutput attend(const SdpaInputs& inputs, const SdpaOptions& options, const Sd
                         .sinks = inputs.sinks.has_value(),
                         .window = options.window_left || options.window_right,
                         .packed = inputs.packed.has_value(),
-                        .packed_keys = inputs.packed_keys.has_value(),
+                        .key_rooms = inputs.packed_keys && inputs.packed_keys->lengths.defined(),
                         .softcap = options.softcap.has_value(),
                         .logsumexp = wants_logsumexp};
   const auto choice =

@@ -37,7 +37,7 @@ struct SdpaNeeds {
   bool sinks = false;
   bool window = false;
   bool packed = false;
-  bool packed_keys = false;
+  bool key_rooms = false;  // packed_keys with lengths
   bool softcap = false;
   bool logsumexp = false;  // the caller uses the returned logsumexp
 };

@@ -43,12 +43,16 @@ void check_sdpa_shapes(const char* core, const SdpaInputs& inputs) {
     return x.sizes() == at::IntArrayRef{size} && x.scalar_type() == at::kInt && x.device() == q.device();
   };
   const std::int64_t num_bounds = cu_seqlens.numel();
-  D9D_CHECK(
-      is_of_keys(inputs.packed_keys->cu_seqlens, num_bounds) && is_of_keys(inputs.packed_keys->lengths, num_bounds - 1),
-      ConfigError, "[kernels::", core, "] expected packed_keys of cu_seqlens [", num_bounds, "] and lengths [",
-      num_bounds - 1, "], int32 on ", q.device(), ", got ", inputs.packed_keys->cu_seqlens.sizes(), " and ",
-      inputs.packed_keys->lengths.sizes(), ". Give each packed sequence its keys.");
+  const at::Tensor& lengths = inputs.packed_keys->lengths;
+  const bool fits = is_of_keys(inputs.packed_keys->cu_seqlens, num_bounds) &&
+                    (!lengths.defined() || is_of_keys(lengths, num_bounds - 1));
+  D9D_CHECK(fits, ConfigError, "[kernels::", core, "] expected packed_keys of cu_seqlens [", num_bounds,
+            "] and lengths [", num_bounds - 1, "] or none, int32 on ", q.device(), ", got ",
+            inputs.packed_keys->cu_seqlens.sizes(), " and ", lengths.defined() ? lengths.sizes() : at::IntArrayRef(),
+            ". Give each packed sequence its keys.");
 }
+
+at::Tensor lengths_of(const PackedKeys& keys) { return keys.lengths.defined() ? keys.lengths : keys.cu_seqlens.diff(); }
 
 double logit_scale(const SdpaInputs& inputs, const SdpaOptions& options) {
   return options.scale.value_or(1.0 / std::sqrt(static_cast<double>(inputs.query.size(3))));
@@ -64,7 +68,7 @@ at::Tensor hidden_by_position(const SdpaInputs& inputs, const SdpaOptions& optio
     const auto sequence_of = [](const at::Tensor& cu_seqlens, const at::Tensor& row) {
       return at::searchsorted(cu_seqlens, row, /*out_int32=*/false, /*right=*/true) - 1;
     };
-    const auto& [cu_seqlens, lengths, max_length] = *inputs.packed_keys;
+    const at::Tensor &cu_seqlens = inputs.packed_keys->cu_seqlens, lengths = lengths_of(*inputs.packed_keys);
     const auto of_query = sequence_of(inputs.packed->cu_seqlens, query), of_key = sequence_of(cu_seqlens, key);
     hide(of_query != of_key);
     // A row behind the last sequence's room belongs to none.
@@ -95,7 +99,7 @@ SdpaOutput each_sequence(const std::function<SdpaOutput(const SdpaInputs&, const
   at::Tensor key_begins, key_lengths;
   if (inputs.packed_keys) {
     key_begins = inputs.packed_keys->cu_seqlens.contiguous();
-    key_lengths = inputs.packed_keys->lengths.contiguous();
+    key_lengths = lengths_of(*inputs.packed_keys).contiguous();
   }
   std::vector<at::Tensor> outs, logsumexps;
   for (std::int64_t n = 0; n < num_sequences; ++n) {

@@ -33,7 +33,7 @@ struct SdpaInputs {
   // arXiv:2309.17453, in the learned form of GPT-OSS).
   std::optional<at::Tensor> sinks = std::nullopt;
   std::optional<PackedSequences> packed = std::nullopt;  // B = 1, S = Skv unless there are packed_keys, no mask
-  std::optional<PackedKeys> packed_keys = std::nullopt;  // only with packed, and as many sequences
+  std::optional<PackedKeys> packed_keys = std::nullopt;  // only with packed, and as many sequences; see PackedKeys
 };
 
 // Query i sees key j if all conditions set here hold and the mask keeps the pair. Keys have positions from 0, queries
@@ -75,16 +75,17 @@ enum class FusedSdpaKernel : std::uint8_t {
                                          const std::vector<TorchSdpaKernel>& kernels = {});
 
 // For bf16 and half on a GPU. Keeps O(S) per head for the backward pass. Takes everything but masks; a softcap needs
-// kCudnn, and packed_keys have no gradients. Other calls that kCudnn does not take run on kFlash, and calls in which
-// some query sees no key on eager_attention. Throws ConfigError for what none of them takes. With kCudnn and dense
-// sequences, if each row of `value` is preceded by as many columns as query and key have together, as in a projection
-// [q | k | v], so are the rows of its gradient, in a buffer of its own. The preceding columns are uninitialised:
-// norm_rotary writes the gradients of query and key there.
+// kCudnn, and packed_keys with lengths have neither gradients nor a softcap. Other calls that kCudnn does not take run
+// on kFlash, and calls in which some query sees no key on eager_attention. Throws ConfigError for what none of them
+// takes. With kCudnn and dense sequences, if each row of `value` is preceded by as many columns as query and key have
+// together, as in a projection [q | k | v], so are the rows of its gradient, in a buffer of its own. The preceding
+// columns are uninitialised: norm_rotary writes the gradients of query and key there.
 [[nodiscard]] SdpaOutput fused_attention(const SdpaInputs& inputs, const SdpaOptions& options, FusedSdpaKernel kernel);
 
 namespace detail {
 // Throws ConfigError, naming `core`, unless the shapes fit.
 void check_sdpa_shapes(const char* core, const SdpaInputs& inputs);
+[[nodiscard]] at::Tensor lengths_of(const PackedKeys& keys);  // [N] int32
 [[nodiscard]] double logit_scale(const SdpaInputs& inputs, const SdpaOptions& options);
 // [S, Skv] bool, true where causality, the window or another packed sequence hides the key from the query; undefined if
 // none of these is set.

@@ -18,18 +18,23 @@ using ::d9d::testing::values;
 using Tensors = std::vector<at::Tensor>;
 
 // Computes each sequence separately.
-SdpaOutput eager_of_each(const std::vector<int>& lengths, const SdpaInputs& inputs, const SdpaOptions& options) {
-  if (lengths.empty()) return eager_attention(inputs, options);
+SdpaOutput eager_of_each(const AttentionCase& each, const SdpaInputs& inputs, SdpaOptions options) {
+  if (each.lengths.empty()) return eager_attention(inputs, options);
+  const std::vector<int>& key_lengths = each.key_lengths.empty() ? each.lengths : each.key_lengths;
   Tensors outs, logsumexps;
-  std::int64_t begin = 0;
-  for (const int length : lengths) {
-    const auto part = [&](const at::Tensor& x) { return x.narrow(1, begin, length); };
-    const auto query = part(inputs.query), key = part(inputs.key), value = part(inputs.value);
+  std::int64_t first_query = 0, first_key = 0;
+  for (std::size_t n = 0; n < key_lengths.size(); ++n) {
+    const int num_queries = each.lengths[n], num_keys = key_lengths[n];
+    const auto keys = [&](const at::Tensor& x) { return x.narrow(1, first_key, num_keys); };
+    const auto query = inputs.query.narrow(1, first_query, num_queries);
+    const auto key = keys(inputs.key), value = keys(inputs.value);
+    options.first_query = num_keys - num_queries;
     const auto [out, logsumexp] =
         eager_attention({.query = query, .key = key, .value = value, .sinks = inputs.sinks}, options);
     outs.push_back(out);
     logsumexps.push_back(logsumexp);
-    begin += length;
+    first_query += num_queries;
+    first_key += num_keys;
   }
   return {.out = at::cat(outs, 1), .logsumexp = at::cat(logsumexps, 2)};
 }
@@ -59,10 +64,14 @@ std::optional<PackedSequences> packed_of(const std::vector<int>& lengths, at::De
 }
 
 Tensors inputs_of(const AttentionCase& each, at::ScalarType dtype) {
-  const std::int64_t total = std::accumulate(each.lengths.begin(), each.lengths.end(), std::int64_t{0});
+  const auto total = [](const std::vector<int>& lengths) {
+    return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  };
   const bool is_packed = !each.lengths.empty();
   const std::int64_t batch = is_packed ? 1 : each.batch;
-  const std::int64_t num_queries = is_packed ? total : each.num_queries, num_keys = is_packed ? total : each.num_keys;
+  const std::int64_t num_queries = is_packed ? total(each.lengths) : each.num_queries;
+  const std::int64_t packed_keys = total(each.key_lengths.empty() ? each.lengths : each.key_lengths);
+  const std::int64_t num_keys = is_packed ? packed_keys : each.num_keys;
   Tensors inputs = {values({batch, num_queries, each.num_heads, each.num_features}, 1, dtype),
                     values({batch, num_keys, each.num_kv_heads, each.num_features}, 2, dtype),
                     values({batch, num_keys, each.num_kv_heads, each.num_features}, 3, dtype)};
@@ -78,11 +87,14 @@ Tensors on_gpu(const Tensors& tensors) {
 
 TensorFunction function_of(const AttentionCase& each, const Core& core) {
   return [each, core](const Tensors& in) {
-    const SdpaInputs inputs{.query = in[0],
-                            .key = in[1],
-                            .value = in[2],
-                            .sinks = each.has_sinks ? std::optional(in[3]) : std::nullopt,
-                            .packed = packed_of(each.lengths, in[0].device())};
+    SdpaInputs inputs{.query = in[0],
+                      .key = in[1],
+                      .value = in[2],
+                      .sinks = each.has_sinks ? std::optional(in[3]) : std::nullopt,
+                      .packed = packed_of(each.lengths, in[0].device())};
+    if (const auto keys = packed_of(each.key_lengths, in[0].device())) {
+      inputs.packed_keys = PackedKeys{.cu_seqlens = keys->cu_seqlens, .lengths = {}, .max_length = keys->max_length};
+    }
     const SdpaOutput result = core(inputs, each.options);
     return each.returns_logsumexp ? Tensors{result.out, result.logsumexp} : Tensors{result.out};
   };
@@ -97,7 +109,7 @@ std::string error_against_eager(const AttentionCase& each, at::ScalarType dtype,
     return std::string(error.what()).substr(0, 600);
   }
   const auto reference = [&](const SdpaInputs& all, const SdpaOptions& options) {
-    return eager_of_each(each.lengths, all, options);
+    return eager_of_each(each, all, options);
   };
   Tensors wide;
   for (const auto& input : inputs) wide.push_back(input.to(at::kCUDA, at::kDouble));

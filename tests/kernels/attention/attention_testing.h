@@ -21,7 +21,8 @@ using Core = std::function<SdpaOutput(const SdpaInputs&, const SdpaOptions&)>;
 struct AttentionCase {
   std::string name;
   SdpaOptions options = {};
-  std::vector<int> lengths = {};  // of packed sequences; empty: dense
+  std::vector<int> lengths = {};      // of packed sequences; empty: dense
+  std::vector<int> key_lengths = {};  // of their keys, which fill their rooms; empty: the same
   bool has_sinks = false;
   bool returns_logsumexp = false;
   std::int64_t num_heads = 4, num_kv_heads = 2, num_features = 64;

@@ -149,6 +149,69 @@ TEST_P(FusedAttentionCuda, To_packed_keys_equals_eager) {
   }
 }
 
+// Keys that ranks have gathered: of each sequence all up to its queries, with gradients.
+TEST_P(FusedAttentionCuda, Equals_eager_for_packed_keys_that_fill_their_rooms) {
+  for (const auto& [lengths, key_lengths] : attention_testing::kGatheredLengths) {
+    for (Case each : bands()) {
+      each.lengths = lengths;
+      each.key_lengths = key_lengths;
+      for (const bool has_sinks : {false, true}) {
+        each.has_sinks = has_sinks;
+        const auto what = [&] { return cat(each.name, " of ", lengths.size(), " sequences, sinks ", has_sinks); };
+        EXPECT_EQ(error_of(each, GetParam()), "") << what();
+        EXPECT_EQ(attention_testing::error_against_eager(each, at::kHalf, eager_attention), "") << what() << " eager";
+      }
+    }
+  }
+}
+
+TEST_P(FusedAttentionCuda, Equals_eager_for_packed_keys_of_all_head_dims_and_counts) {
+  for (const std::int64_t num_features : {8, 64, 96, 128, 192}) {
+    for (const auto& [num_heads, num_kv_heads] : std::vector<std::pair<int, int>>{{4, 2}, {8, 1}, {3, 3}}) {
+      const Case each{.options = {.causal = true},
+                      .lengths = {0, 100, 28},
+                      .key_lengths = {40, 300, 28},
+                      .num_heads = num_heads,
+                      .num_kv_heads = num_kv_heads,
+                      .num_features = num_features};
+      EXPECT_EQ(error_of(each, GetParam(), at::kHalf), "") << num_features << " " << num_heads << " " << num_kv_heads;
+    }
+  }
+}
+
+TEST_P(FusedAttentionCuda, To_packed_keys_returns_the_logsumexp_and_takes_its_gradient) {
+  for (Case each : bands()) {
+    each.lengths = {0, 100, 28};
+    each.key_lengths = {40, 300, 28};
+    each.returns_logsumexp = true;
+    each.has_sinks = each.options.causal;
+    EXPECT_EQ(error_of(each, GetParam()), "") << each.name;
+  }
+}
+
+// As a chunk of 32k positions has them.
+TEST_P(FusedAttentionCuda, Equals_eager_for_long_packed_keys) {
+  const Case each{.options = {.causal = true},
+                  .lengths = {0, 1500, 500, 0},
+                  .key_lengths = {700, 4000, 500, 0},
+                  .num_features = 128};
+  EXPECT_EQ(error_of(each, GetParam()), "");
+}
+
+TEST_P(FusedAttentionCuda, Takes_no_gradients_of_keys_that_do_not_fill_their_rooms) {
+  const auto cached = attention_testing::cached_sequences({2, 1}, {3, 2}, at::kBFloat16);
+  const Tensors in = on_gpu(cached.inputs);
+  const at::Tensor query = ::d9d::testing::leaf(in[0]);
+  const SdpaInputs inputs{
+      .query = query,
+      .key = in[1],
+      .value = in[2],
+      .packed = PackedSequences{.cu_seqlens = cached.packed.cu_seqlens.cuda(), .max_length = 2},
+      .packed_keys = PackedKeys{
+          .cu_seqlens = cached.keys.cu_seqlens.cuda(), .lengths = cached.keys.lengths.cuda(), .max_length = 3}};
+  EXPECT_THROW((void)fused_attention(inputs, {.causal = true}, GetParam()), ConfigError);
+}
+
 TEST_P(FusedAttentionCuda, Runs_on_eager_where_a_query_sees_no_key) {
   const Case beyond{.options = {.window_left = 10, .first_query = 180}, .num_queries = 60};
   EXPECT_EQ(error_of(beyond, GetParam()), "");
@@ -221,18 +284,24 @@ TEST_P(FusedAttentionCuda, Refuses_two_to_the_31_elements) {
 }
 
 TEST_P(FusedAttentionCuda, Does_not_wait_for_the_device) {
-  for (const auto& lengths : {std::vector<int>{}, std::vector<int>{64, 128, 32}}) {
-    const Case each{.options = {.causal = true, .window_left = 40}, .lengths = lengths, .has_sinks = true};
+  using Lengths = std::vector<int>;
+  for (const auto& [lengths, key_lengths] :
+       std::vector<std::pair<Lengths, Lengths>>{{{}, {}}, {{64, 128, 32}, {}}, {{0, 128, 32}, {64, 300, 32}}}) {
+    const Case each{.options = {.causal = true, .window_left = 40},
+                    .lengths = lengths,
+                    .key_lengths = key_lengths,
+                    .has_sinks = true};
     const Tensors inputs = on_gpu(inputs_of(each, at::kBFloat16));
-    const auto packed = packed_of(lengths, at::kCUDA);
+    const auto packed = packed_of(lengths, at::kCUDA), keys = packed_of(key_lengths, at::kCUDA);
     Tensors leaves;
     for (const auto& input : inputs) leaves.push_back(::d9d::testing::leaf(input));
     EXPECT_FALSE(test::waits_for_device([&] {
-      const SdpaInputs all{
-          .query = leaves[0], .key = leaves[1], .value = leaves[2], .sinks = leaves[3], .packed = packed};
+      SdpaInputs all{.query = leaves[0], .key = leaves[1], .value = leaves[2], .sinks = leaves[3], .packed = packed};
+      if (keys) all.packed_keys = PackedKeys{keys->cu_seqlens, {}, keys->max_length};
       const auto out = fused_attention(all, each.options, GetParam()).out;
       ::d9d::testing::backward({out}, {at::zeros_like(out)});
-    })) << lengths.size();
+    })) << lengths.size()
+        << " " << key_lengths.size();
   }
 }
 
@@ -291,6 +360,9 @@ TEST_F(CudnnAttentionCuda, Equals_eager_with_a_softcap) {
     EXPECT_EQ(error_of(each, FusedSdpaKernel::kCudnn), "") << options.causal;
     each.lengths = {64, 128, 32};
     EXPECT_EQ(error_of(each, FusedSdpaKernel::kCudnn), "") << options.causal << " packed";
+    each.lengths = {0, 128, 32};
+    each.key_lengths = {64, 300, 32};
+    EXPECT_EQ(error_of(each, FusedSdpaKernel::kCudnn), "") << options.causal << " packed keys";
   }
 }
 

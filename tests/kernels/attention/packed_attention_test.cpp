@@ -17,6 +17,8 @@ namespace {
 using attention_testing::cached_sequences;
 using attention_testing::CachedSequences;
 using attention_testing::kCachedLengths;
+using attention_testing::kGatheredLengths;
+using attention_testing::kRoom;
 using attention_testing::packed_sequences;
 using ::d9d::testing::difference;
 using ::d9d::testing::values;
@@ -126,7 +128,7 @@ TEST(PackedAttention, With_torch_equals_atens_attention_of_each_sequence_for_all
 }
 
 Tensors attend_each_alone(const Tensors& in, const std::vector<int>& num_queries, const std::vector<int>& num_keys,
-                          SdpaOptions options, bool has_sinks) {
+                          SdpaOptions options, bool has_sinks, int room) {
   Tensors outs;
   std::int64_t first_query = 0, first_key = 0;
   for (std::size_t n = 0; n < num_keys.size(); ++n) {
@@ -136,35 +138,69 @@ Tensors attend_each_alone(const Tensors& in, const std::vector<int>& num_queries
     const auto sinks = has_sinks ? std::optional(in[3]) : std::nullopt;
     outs.push_back(eager_attention({.query = query, .key = key, .value = value, .sinks = sinks}, options).out);
     first_query += num_queries[n];
-    first_key += num_keys[n] + 3;
+    first_key += num_keys[n] + room;
   }
   return {at::cat(outs, 1)};
 }
 
-TEST(PackedAttention, To_packed_keys_is_that_of_the_last_positions_of_each_sequence) {
-  for (const auto& [num_queries, num_keys] : kCachedLengths) {
-    const CachedSequences cached = cached_sequences(num_queries, num_keys);
-    for (const auto& [name, options] : all_options()) {
-      for (const bool has_sinks : {false, true}) {
-        const auto actual = [&](const Tensors& in) {
-          return Tensors{scaled_dot_product_attention({.query = in[0],
-                                                       .key = in[1],
-                                                       .value = in[2],
-                                                       .sinks = has_sinks ? std::optional(in[3]) : std::nullopt,
-                                                       .packed = cached.packed,
-                                                       .packed_keys = cached.keys},
-                                                      options)};
-        };
-        const auto expected = [&](const Tensors& in) {
-          return attend_each_alone(in, num_queries, num_keys, options, has_sinks);
-        };
-        Tensors inputs = cached.inputs;
-        if (!has_sinks) inputs.pop_back();
-        EXPECT_LT(worst_difference(actual, expected, inputs), test::tolerance("fp64").value)
-            << name << " sinks " << has_sinks;
-      }
+void expect_each_alone(const std::vector<int>& num_queries, const std::vector<int>& num_keys, int room) {
+  const CachedSequences cached = cached_sequences(num_queries, num_keys, at::kDouble, room);
+  for (const auto& [name, options] : all_options()) {
+    for (const bool has_sinks : {false, true}) {
+      const auto actual = [&](const Tensors& in) {
+        return Tensors{scaled_dot_product_attention({.query = in[0],
+                                                     .key = in[1],
+                                                     .value = in[2],
+                                                     .sinks = has_sinks ? std::optional(in[3]) : std::nullopt,
+                                                     .packed = cached.packed,
+                                                     .packed_keys = cached.keys},
+                                                    options)};
+      };
+      const auto expected = [&](const Tensors& in) {
+        return attend_each_alone(in, num_queries, num_keys, options, has_sinks, room);
+      };
+      Tensors inputs = cached.inputs;
+      if (!has_sinks) inputs.pop_back();
+      EXPECT_LT(worst_difference(actual, expected, inputs), test::tolerance("fp64").value)
+          << name << " sinks " << has_sinks << " of " << num_keys.size() << " sequences";
     }
   }
+}
+
+TEST(PackedAttention, To_packed_keys_is_that_of_the_last_positions_of_each_sequence) {
+  for (const auto& [num_queries, num_keys] : kCachedLengths) expect_each_alone(num_queries, num_keys, kRoom);
+}
+
+TEST(PackedAttention, To_packed_keys_that_fill_their_rooms_is_that_of_the_last_positions_of_each_sequence) {
+  for (const auto& [num_queries, num_keys] : kGatheredLengths) expect_each_alone(num_queries, num_keys, 0);
+}
+
+TEST(PackedAttention, With_torch_takes_packed_keys_that_fill_their_rooms) {
+  for (const auto& [num_queries, num_keys] : kGatheredLengths) {
+    const CachedSequences cached = cached_sequences(num_queries, num_keys, at::kDouble, 0);
+    const auto actual = [&](const Tensors& in) {
+      return Tensors{torch_attention(
+          {.query = in[0], .key = in[1], .value = in[2], .packed = cached.packed, .packed_keys = cached.keys},
+          {.causal = true})};
+    };
+    const auto expected = [&](const Tensors& in) {
+      return attend_each_alone(in, num_queries, num_keys, {.causal = true}, false, 0);
+    };
+    const Tensors inputs(cached.inputs.begin(), cached.inputs.end() - 1);
+    EXPECT_LT(worst_difference(actual, expected, inputs), test::tolerance("fp64").value) << num_keys.size();
+  }
+}
+
+TEST(PackedAttention, Hides_the_keys_of_other_sequences_that_fill_their_rooms) {
+  const CachedSequences cached = cached_sequences({0, 2, 0, 1}, {2, 3, 0, 1}, at::kDouble, 0);
+  const SdpaInputs inputs{.query = cached.inputs[0],
+                          .key = cached.inputs[1],
+                          .value = cached.inputs[2],
+                          .packed = cached.packed,
+                          .packed_keys = cached.keys};
+  const auto seen = detail::hidden_by_position(inputs, {.causal = true}).logical_not().to(at::kInt);
+  const auto expected = at::tensor({0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1}, at::kInt).view({3, 6});
+  EXPECT_TRUE(at::equal(seen, expected)) << seen;
 }
 
 TEST(PackedAttention, Hides_the_keys_of_other_sequences_and_empty_rows) {

@@ -67,6 +67,7 @@ TEST(ResolveSdpa, Says_why_no_fused_kernel_of_a_GPU_runs) {
   EXPECT_THAT(why({.mask = true, .window = true}, kHopper), HasSubstr("mask"));
   EXPECT_THAT(why({.softcap = true}, kAmpere), HasSubstr("Hopper"));
   EXPECT_THAT(why({.softcap = true, .logsumexp = true}, kHopper), HasSubstr("logsumexp"));
+  EXPECT_THAT(why({.packed = true, .key_rooms = true, .softcap = true}, kHopper), HasSubstr("rooms"));
   EXPECT_THAT(why({.logsumexp = true}, changed(kHopper, [](auto& device) { device.num_features = 256; })),
               HasSubstr("logsumexp"));
   EXPECT_THAT(why({.window = true}, changed(kHopper, [](auto& device) { device.is_half = false; })), HasSubstr("bf16"));

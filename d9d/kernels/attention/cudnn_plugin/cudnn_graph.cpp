@@ -74,7 +74,7 @@ class GraphBuilder {
         return softcap->backward(std::move(graph), std::move(grad), std::make_shared<Tensor_attributes>(cap));
       });
     }
-    if (key_.is_packed) options.set_max_total_seq_len_q(key_.num_packed).set_max_total_seq_len_kv(key_.num_packed);
+    if (key_.is_packed) options.set_max_total_seq_len_q(key_.num_packed).set_max_total_seq_len_kv(key_.num_packed_keys);
     const auto describe_out = [&](CudnnTensor tensor) {
       return describe_queries(tensor, CudnnTensor::kOutOffsets, out_strides());
     };
@@ -94,15 +94,15 @@ class GraphBuilder {
   void apply_common(Options& options) {
     options.set_attn_scale(key_.scale);
     if (key_.is_packed) {
-      lengths_ = graph_->tensor(
-          describe(CudnnTensor::kLengths, {key_.num_sequences, 1, 1, 1}, {1, 1, 1, 1}, fe::DataType_t::INT32));
-      options.set_seq_len_q(lengths_).set_seq_len_kv(lengths_);
+      lengths_ = lengths_of(CudnnTensor::kLengths);
+      key_lengths_ = key_.has_own_keys ? lengths_of(CudnnTensor::kKeyLengths) : lengths_;
+      options.set_seq_len_q(lengths_).set_seq_len_kv(key_lengths_);
     }
     if (key_.softcap > 0) {
-      options.set_score_mod(
-          [this_key = key_, lengths = lengths_, softcap = softcap_](std::shared_ptr<Graph> graph, Tensor scores) {
-            return capped_and_masked(this_key, *softcap, lengths, graph, std::move(scores));
-          });
+      options.set_score_mod([this_key = key_, queries = lengths_, keys = key_lengths_, softcap = softcap_](
+                                std::shared_ptr<Graph> graph, Tensor scores) {
+        return capped_and_masked(this_key, *softcap, queries, keys, graph, std::move(scores));
+      });
       return;
     }
     options.set_padding_mask(key_.is_packed);
@@ -113,20 +113,22 @@ class GraphBuilder {
   }
 
   static fe::DiagonalAlignment_t alignment(const CudnnPlanKey& key) {
-    return key.num_queries == key.num_keys ? fe::DiagonalAlignment_t::TOP_LEFT : fe::DiagonalAlignment_t::BOTTOM_RIGHT;
+    return key.num_queries == key.num_keys && !key.has_own_keys ? fe::DiagonalAlignment_t::TOP_LEFT
+                                                                : fe::DiagonalAlignment_t::BOTTOM_RIGHT;
   }
 
   static Tensor capped_and_masked(const CudnnPlanKey& key, fe::graph::attn::score_modifiers::Softcap& softcap,
-                                  const Tensor& lengths, const std::shared_ptr<Graph>& graph, Tensor scores) {
+                                  const Tensor& queries, const Tensor& keys, const std::shared_ptr<Graph>& graph,
+                                  Tensor scores) {
     namespace modifiers = fe::graph::attn::score_modifiers;
     scores = softcap.forward(graph, std::move(scores), std::make_shared<Tensor_attributes>(key.softcap));
-    if (key.is_packed) scores = modifiers::padding_mask(graph, std::move(scores), lengths, lengths);
+    if (key.is_packed) scores = modifiers::padding_mask(graph, std::move(scores), keys, queries);
     if (key.left < 0 && key.right < 0) return scores;
-    const auto bound = [](std::int64_t keys, std::int64_t own) {
-      return keys < 0 ? std::nullopt : std::optional<std::int64_t>(keys + own);
+    const auto bound = [](std::int64_t count, std::int64_t own) {
+      return count < 0 ? std::nullopt : std::optional<std::int64_t>(count + own);
     };
     return modifiers::sliding_window_mask(graph, std::move(scores), alignment(key), bound(key.left, 1),
-                                          bound(key.right, 0), key.num_queries, key.num_keys, lengths, lengths);
+                                          bound(key.right, 0), key.num_queries, key.num_keys, queries, keys);
   }
 
   [[nodiscard]] static Tensor_attributes describe(CudnnTensor tensor, const std::vector<std::int64_t>& dims,
@@ -162,6 +164,9 @@ class GraphBuilder {
     return result;
   }
 
+  [[nodiscard]] Tensor lengths_of(CudnnTensor tensor) {
+    return graph_->tensor(describe(tensor, {key_.num_sequences, 1, 1, 1}, {1, 1, 1, 1}, fe::DataType_t::INT32));
+  }
   [[nodiscard]] Tensor offsets_of(CudnnTensor tensor) {
     Tensor& offsets = offsets_[tensor];
     if (!offsets) {
@@ -195,7 +200,8 @@ class GraphBuilder {
 
   CudnnPlanKey key_;
   std::shared_ptr<Graph> graph_;
-  Tensor lengths_;
+  Tensor lengths_;      // of queries
+  Tensor key_lengths_;  // the same, unless there are keys of their own
   std::map<CudnnTensor, Tensor> offsets_;
   std::shared_ptr<fe::graph::attn::score_modifiers::Softcap> softcap_ =
       std::make_shared<fe::graph::attn::score_modifiers::Softcap>();
