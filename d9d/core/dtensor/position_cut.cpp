@@ -144,6 +144,17 @@ at::Tensor PositionCut::in_order(const at::Tensor& parts, std::int64_t dim) cons
   return at::cat(tensors, dim);
 }
 
+at::Tensor PositionCut::in_rank_order(const at::Tensor& x, std::int64_t dim) const {
+  std::vector<FlatRange> order;
+  for (std::int64_t rank = 0; rank < num_ranks(); ++rank) {
+    for (const FlatRange& range : ranges(x.size(dim), rank)) append(order, range);
+  }
+  if (order.size() <= 1) return x;
+  std::vector<at::Tensor> parts;
+  for (const FlatRange& range : order) parts.push_back(x.narrow(dim, range.begin, range.numel()));
+  return at::cat(parts, dim);
+}
+
 PositionCut::Place PositionCut::place_of(std::int64_t position, std::int64_t length) const {
   for (std::int64_t rank = 0; rank < num_ranks(); ++rank) {
     std::int64_t first = 0;

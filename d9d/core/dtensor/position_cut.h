@@ -44,6 +44,8 @@ class PositionCut {
   // Local. The inverse for the parts of all ranks, which are concatenated in `dim` in the order of the ranks: that of
   // the sequence.
   [[nodiscard]] at::Tensor in_order(const at::Tensor& parts, std::int64_t dim) const;
+  // Local. The inverse of in_order(): x, which has S in `dim`, as the parts of all ranks one after another.
+  [[nodiscard]] at::Tensor in_rank_order(const at::Tensor& x, std::int64_t dim) const;
 
   // The rank that has a position, and where it has it.
   struct Place {

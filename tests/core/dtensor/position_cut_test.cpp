@@ -70,6 +70,8 @@ TEST(PositionCut, Puts_the_parts_of_all_ranks_in_order) {
   }
   EXPECT_FALSE(at::equal(at::cat(parts, 1), whole));
   EXPECT_TRUE(at::equal(cut.in_order(at::cat(parts, 1), 1), whole));
+  EXPECT_TRUE(at::equal(cut.in_rank_order(whole, 1), at::cat(parts, 1)));
+  EXPECT_TRUE(PositionCut(mesh.slice({"cp"})).in_rank_order(whole, 1).is_same(whole));
 }
 
 TEST(PositionCut, Finds_each_position) {
