@@ -153,6 +153,21 @@ CudnnPlanKey backward_key(const Prepared& call) {
   return key;
 }
 
+// [1, keys, 1, 1] bool: the keys that no query of their sequence sees, since it has none or they are before all windows.
+// cuDNN does not say that it writes their gradients.
+at::Tensor unseen_keys(const FusedTensors& tensors, const FusedCall& how) {
+  const at::Tensor key = at::arange(tensors.key.size(1), tensors.key_cu_seqlens.options());
+  const at::Tensor sequence = at::searchsorted(tensors.key_cu_seqlens, key, /*out_int32=*/false, /*right=*/true) - 1;
+  const at::Tensor num_queries = tensors.cu_seqlens.diff();
+  at::Tensor unseen = num_queries.eq(0).index({sequence});
+  if (how.left) {
+    // Of the first query of each sequence.
+    const at::Tensor first_seen = tensors.key_cu_seqlens.slice(0, 1) - num_queries - *how.left;
+    unseen.logical_or_(key < first_seen.index({sequence}));
+  }
+  return unseen.view({1, -1, 1, 1});
+}
+
 void run(const Prepared& call) {
   const CudnnPlanPtr plan = cudnn().plan(call.key);
   const char* const what = call.key.is_backward ? "the backward pass" : "attention";
@@ -209,10 +224,6 @@ FusedGradients cudnn_backward(const at::Tensor& grad_out, const FusedTensors& te
       .query = empty_like(call.query),
       .key = empty_like(call.key_heads),
       .value = empty_behind_columns(call.value, columns_before_grad_value(call), /*num_column_dims=*/2)};
-  if (call.key.has_own_keys) {  // a plan need not write those of a sequence without queries
-    result.key.zero_();
-    result.value.zero_();
-  }
   pointer(call.pointers, CudnnTensor::kOut) = const_cast<void*>(forward.out.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kLogsumexp) = const_cast<void*>(forward.logsumexp.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kGradOut) = const_cast<void*>(grad.const_data_ptr());
@@ -220,6 +231,11 @@ FusedGradients cudnn_backward(const at::Tensor& grad_out, const FusedTensors& te
   pointer(call.pointers, CudnnTensor::kGradKey) = result.key.mutable_data_ptr();
   pointer(call.pointers, CudnnTensor::kGradValue) = result.value.mutable_data_ptr();
   run(call);
+  if (call.key.has_own_keys) {
+    const at::Tensor unseen = unseen_keys(tensors, how);
+    result.key.masked_fill_(unseen, 0);
+    result.value.masked_fill_(unseen, 0);
+  }
   return result;
 }
 
