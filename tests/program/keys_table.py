@@ -256,6 +256,10 @@ def fsdp_rows():
         f"{fsdp}.reduce": Row("copy_engine", look=refused("reduce = copy_engine"), given=processes),
         "model_provider.tensor_parallel.exchange": Row("copy_engine", look=refused("exchange = copy_engine"), model="dense",
                                                        given={"mesh.tensor_parallel": 2, "launch.ranks": "processes"}),
+        "model_provider.context_parallel.attention": Row("heads", look=refused("attention", "got heads"), model="dense",
+                                                         given={"mesh.context_parallel_shard": 2,
+                                                                "model_provider.model.layer.num_attention_heads": 3,
+                                                                "model_provider.model.layer.num_key_value_heads": 3}),
     }
 
 

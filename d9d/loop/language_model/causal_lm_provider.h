@@ -41,6 +41,7 @@ struct CausalLMProviderConfig {
   std::optional<double> initializer_range = {};  // standard deviation of initial weights; null: each layer's default
   FsdpConfig fsdp = {};                          // for meshes with data_parallel_shard or context_parallel_shard
   TensorParallelConfig tensor_parallel = {};     // for meshes with tensor_parallel
+  ContextParallelConfig context_parallel = {};   // for meshes with context_parallel_shard or context_parallel_replicate
   std::optional<PeftConfig> adapters = {};       // what is trained, and with which adapters; null: all parameters
   ExportConfig exported = {};                    // what exports contain
 
@@ -50,6 +51,7 @@ struct CausalLMProviderConfig {
                           required("checkpointing", &Config::checkpointing), defaulted("dtype", &Config::dtype),
                           defaulted("initializer_range", &Config::initializer_range, at_least(0)),
                           defaulted("fsdp", &Config::fsdp), defaulted("tensor_parallel", &Config::tensor_parallel),
+                          defaulted("context_parallel", &Config::context_parallel),
                           defaulted("adapters", &Config::adapters), defaulted("export", &Config::exported));
   }
 };
@@ -93,7 +95,8 @@ class CausalLMProvider : public ModelProvider<Types> {
   std::optional<PeftConfig> adapters() const override { return config.adapters; }
 
   void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
-    parallelize_decoder(context, *backbone_, {model_->head.shared()}, config.fsdp, config.tensor_parallel);
+    parallelize_decoder(context, *backbone_, {model_->head.shared()}, config.fsdp, config.tensor_parallel,
+                        config.context_parallel);
   }
 
   StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& stage) override {

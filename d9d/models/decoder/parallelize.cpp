@@ -125,12 +125,12 @@ void shard(const DistContext& context, PreNormDecoder& decoder, const std::vecto
 
 void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
                          const std::vector<std::shared_ptr<Module>>& heads, const FsdpConfig& fsdp,
-                         const TensorParallelConfig& tensor) {
+                         const TensorParallelConfig& tensor, const ContextParallelConfig& of_context) {
   const DeviceMesh& dense = context.mesh(MeshDomain::kDense);
   const DeviceMesh& expert = context.mesh(MeshDomain::kExpert);
   const DeviceMesh positions = context.mesh(MeshDomain::kBatch).slice({"cp"});
   if (positions.num_ranks() > 1) {
-    parallelize_context_parallel(decoder, positions);
+    parallelize_context_parallel(decoder, positions, of_context);
     decoder.set_context_ranks(positions);
     for (const auto& head : without_null(heads)) parallelize_context_parallel(*head, positions);
   }

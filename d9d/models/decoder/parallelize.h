@@ -19,6 +19,7 @@
 
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/models/decoder/pre_norm_decoder.h"
+#include "d9d/parallelism/context/context_parallel_config.h"
 #include "d9d/parallelism/fsdp/fsdp_config.h"
 #include "d9d/parallelism/tensor/tensor_parallel_config.h"
 
@@ -31,6 +32,6 @@ namespace d9d {
 // parallelism of layers and heads without a tensor_plan().
 void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
                          const std::vector<std::shared_ptr<Module>>& heads, const FsdpConfig& fsdp = {},
-                         const TensorParallelConfig& tensor = {});
+                         const TensorParallelConfig& tensor = {}, const ContextParallelConfig& of_context = {});
 
 }  // namespace d9d

@@ -7,12 +7,12 @@
 #include "d9d/blocks/head/pooled_head.h"
 #include "d9d/blocks/regularization/dropout.h"
 #include "d9d/modules/tensor_plan.h"
-#include "d9d/parallelism/context/all_gather_attention.h"
+#include "d9d/parallelism/context/chosen_attention.h"
 
 namespace d9d {
 
-void parallelize_context_parallel(Module& module, const PositionCut& positions) {
-  const auto context = std::make_shared<AllGatherAttentionContext>(positions);
+void parallelize_context_parallel(Module& module, const PositionCut& positions, const ContextParallelConfig& config) {
+  const auto context = std::make_shared<ChosenAttentionContext>(positions, config);
   module.for_each_module([&](const std::string&, Module& each) {
     if (auto* const head = dynamic_cast<PooledHead*>(&each)) head->set_context_ranks(positions);
     if (auto* const dropout = dynamic_cast<Dropout*>(&each)) dropout->add_cut({.ranks = positions, .dim = kPositions});

@@ -1,5 +1,5 @@
 // Context parallelism: shards the positions of a sequence over ranks. The caller passes this rank's positions of each
-// input to the model; its attention gathers the keys and values of the other ranks.
+// input to the model; its attention exchanges what it needs of the others with the other ranks.
 //
 // Example
 //   const DeviceMesh ranks = context.mesh(MeshDomain::kBatch).slice({"cp"});
@@ -15,13 +15,15 @@
 
 #include "d9d/core/dtensor/position_cut.h"
 #include "d9d/modules/module.h"
+#include "d9d/parallelism/context/context_parallel_config.h"
 
 namespace d9d {
 
-// Local. Makes every attention core in `module` gather keys and values over the ranks of `positions`, of one axis, and
-// every Dropout draw the mask of this rank's positions, dim 1 of its input. Call it before
-// parallelize_tensor_parallel(), which shards positions further.
-void parallelize_context_parallel(Module& module, const PositionCut& positions);
+// Local. Makes every attention core in `module` attend over the ranks of `positions`, of one axis, and every Dropout
+// draw the mask of this rank's positions, dim 1 of its input. Call it before parallelize_tensor_parallel(), which shards
+// positions further.
+void parallelize_context_parallel(Module& module, const PositionCut& positions,
+                                  const ContextParallelConfig& config = {});
 
 // Local. This rank's positions of x, which is the same on all ranks, or x itself if there is one rank. Throws
 // ConfigError unless the size of `dim` is a multiple of positions.divisor(). Negative dims count from the end.
