@@ -39,6 +39,23 @@ TEST_P(ContextParallel, Trains_tied_frozen_checkpointed_layers_over_several_micr
   expect_same(train(layout, job), train({}, job), tolerance("fp64"));
 }
 
+TEST(ContextParallelHeads, Train_as_one_rank_does) {
+  for (const Attention attention : {Attention::kPlain, Attention::kGated, Attention::kWindow}) {
+    const LayoutJob job{
+        .family = kOwnLayers, .own = {.attention = attention}, .num_heads = 8, .num_key_heads = 2, .num_sequences = 2};
+    const LayoutResult expected = train({}, job);
+    for (const DeviceMeshParameters& mesh :
+         {DeviceMeshParameters{.context_parallel_shard = 2}, DeviceMeshParameters{.context_parallel_shard = 4},
+          DeviceMeshParameters{.data_parallel_shard = 2, .context_parallel_replicate = 2},
+          DeviceMeshParameters{.context_parallel_shard = 2, .tensor_parallel = 2}}) {
+      expect_same(
+          train({.mesh = mesh, .checkpoints = Checkpoints::kLayers, .context = {.attention = ContextAttention::kHeads}},
+                job),
+          expected, tolerance("fp64"));
+    }
+  }
+}
+
 TEST(ContextParallelExperts, Train_as_on_one_rank) {
   for (const DecoderFamily& family : decoder_families()) {
     if (!family.has_experts) continue;

@@ -7,6 +7,8 @@
 
 #include <rapidcheck.h>
 
+#include "d9d/parallelism/context/heads_attention.h"
+
 #include "tests/layout/layout_model.h"
 #include "tests/support/decoder_families.h"
 
@@ -200,6 +202,18 @@ Layout draw_layout(const LayoutJob& job) {
   return layout;
 }
 
+// Of context-parallel ranks.
+ContextAttention draw_attention(const LayoutJob& job, const Layout& layout) {
+  const DeviceMeshParameters& mesh = layout.mesh;
+  const std::int64_t num_ranks = mesh.context_parallel_shard * mesh.context_parallel_replicate;
+  const std::int64_t of_rank = mesh.tensor_parallel;
+  if (num_ranks == 1) return ContextAttention::kAuto;
+  const bool has_heads = job.num_heads % of_rank == 0 && job.num_key_heads % of_rank == 0 &&
+                         ranks_divide_heads(num_ranks, job.num_heads / of_rank, job.num_key_heads / of_rank);
+  return has_heads && one_in(2) ? ContextAttention::kHeads
+                                : any_of<ContextAttention>({ContextAttention::kAuto, ContextAttention::kGathered});
+}
+
 // What the schedule needs, over all ranks.
 std::int64_t least_microbatches(const Layout& layout) {
   const DeviceMeshParameters& mesh = layout.mesh;
@@ -258,6 +272,7 @@ LayoutCase draw_case() {
     drawn.job.prefers = true;
     drawn.job.num_sequences = 2;
   }
+  for (Layout* const layout : {&drawn.layout, &drawn.rest}) layout->context.attention = draw_attention(job, *layout);
   if (is_rounded_to_float(drawn)) {  // Adam's updates have the same size for a rounding error as for a gradient
     drawn.job.update_rule = UpdateRule::kSgd;
     drawn.job.num_steps = 1;  // after an update some token may be at a tie of two experts

@@ -216,6 +216,9 @@ std::string source(ReshardAfterForward value) {
 std::string source(ExchangeMethod value) {
   return source_of("ExchangeMethod", {"kAuto", "kCommunicator", "kCopyEngine"}, value);
 }
+std::string source(ContextAttention value) {
+  return source_of("ContextAttention", {"kAuto", "kGathered", "kHeads", "kRing"}, value);
+}
 template <class Value>
 std::string source(const std::optional<Value>& value) {
   return value ? source(*value) : "std::nullopt";
@@ -346,6 +349,7 @@ std::string source(const Layout& layout) {
       .member("deals_in_turn", &Layout::deals_in_turn)
       .part("fsdp", source(layout.fsdp))
       .part("tensor", Aggregate(layout.tensor).member("exchange", &TensorParallelConfig::exchange).text())
+      .part("context", Aggregate(layout.context).member("attention", &ContextParallelConfig::attention).text())
       .member("grad_dtype", &Layout::grad_dtype)
       .member("bucket_size_mb", &Layout::bucket_size_mb)
       .member("renews_manager", &Layout::renews_manager)

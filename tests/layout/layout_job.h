@@ -17,6 +17,7 @@
 #include "d9d/core/mesh/device_mesh_parameters.h"
 #include "d9d/core/offload/offload.h"
 #include "d9d/optim/config.h"
+#include "d9d/parallelism/context/context_parallel_config.h"
 #include "d9d/parallelism/fsdp/fsdp_config.h"
 #include "d9d/parallelism/tensor/tensor_parallel_config.h"
 #include "d9d/pipelining/schedules/pipeline_schedule_config.h"
@@ -167,6 +168,7 @@ struct Layout {
   bool deals_in_turn = false;
   FsdpConfig fsdp = {};
   TensorParallelConfig tensor = {};
+  ContextParallelConfig context = {};
   std::optional<Dtype> grad_dtype = {};
   std::int64_t bucket_size_mb = 32;  // 0: one bucket for each parameter
   bool renews_manager = false;       // makes a new gradient manager after each step

@@ -74,7 +74,13 @@ class MutatedCommunicator final : public Communicator {
     // Directions go to owners and updates back, in turn.
     const bool is_update = phase_.phase == Phase::kSum && num_exchanges_++ % 2 == 1;
     if (mutation_ == Mutation::kOwnerSilent && is_update && rank() == 0) input.zero_();
-    return whole_->all_to_all(output, input, output_splits, input_splits);
+    const bool is_of_heads = output.dim() == 5 && phase_.phase == Phase::kForward;  // [W, B, S / W, H / W, D]
+    if (mutation_ != Mutation::kHeadsRolled || !is_of_heads) {
+      return whole_->all_to_all(output, input, output_splits, input_splits);
+    }
+    whole_->all_to_all(output, input, output_splits, input_splits).wait();
+    output.copy_(output.roll(1, 0));
+    return {};
   }
   [[nodiscard]] Work broadcast(const at::Tensor& tensor, std::int64_t root) override {
     return whole_->broadcast(tensor, root);
@@ -190,6 +196,7 @@ constexpr Description kDescriptions[] = {
     {Mutation::kLeaveSumDropped, "leave_sum_dropped", "what leaves a tensor-parallel block is one rank's summand"},
     {Mutation::kLeaveOwnGradient, "leave_own_gradient", "a tensor-parallel block gets one rank's part of the gradient"},
     {Mutation::kLossOfPart, "loss_of_part", "the loss sums the vocabulary of one rank"},
+    {Mutation::kHeadsRolled, "heads_rolled", "heads that ranks exchanged for positions come back in another order"},
     {Mutation::kAnnouncedDtype, "announced_dtype", "a stage announces hidden states of the other of mixed dtypes"},
 };
 
@@ -246,6 +253,7 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   if (mutation == Mutation::kSnapshotOfPart) {
     return job.has_snapshots && job.num_sequences == 1 && (has_context || mesh.tensor_parallel > 1);
   }
+  if (mutation == Mutation::kHeadsRolled) return has_context && layout.context.attention == ContextAttention::kHeads;
   if (mutation == Mutation::kMessageStale) return mesh.pipeline_parallel > 1;
   if (mutation == Mutation::kMessageRounded) return num_stages(layout) > 1 && !is_rounded_to_float(drawn);
   if (mutation == Mutation::kLostAsleep) return !layout.sleeps.empty() && job.num_steps > 1;

@@ -51,6 +51,7 @@ enum class Mutation : std::uint8_t {
   kLeaveSumDropped,    // what leaves a tensor-parallel block is the summand of one rank
   kLeaveOwnGradient,   // a tensor-parallel block gets gradients of one rank's positions
   kLossOfPart,         // the loss sums the vocabulary of one rank
+  kHeadsRolled,        // heads that ranks exchanged for positions come back in the order of another rank
   kAnnouncedDtype,     // a stage of a job of mixed dtypes announces hidden states of the other one
 };
 [[nodiscard]] const char* name_of(Mutation mutation);

@@ -51,7 +51,7 @@ void parallelize_by_hand(const DistContext& context, const LayoutModel& model, c
   PreNormDecoder& decoder = *model.backbone;
   const DeviceMesh positions = context.mesh(MeshDomain::kBatch).slice({"cp"});
   if (positions.num_ranks() > 1) {
-    parallelize_context_parallel(decoder, positions);
+    parallelize_context_parallel(decoder, positions, layout.context);
     decoder.set_context_ranks(positions);
     for (const auto& head : model.heads()) parallelize_context_parallel(*head, positions);
   }
@@ -77,7 +77,7 @@ void parallelize(const DistContext& context, const LayoutModel& model, const Lay
     if (own != nullptr) own->set_ranks(context.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"}));
   }
   if (layout.composition == Composition::kDefault) {
-    parallelize_decoder(context, *model.backbone, model.heads(), layout.fsdp, layout.tensor);
+    parallelize_decoder(context, *model.backbone, model.heads(), layout.fsdp, layout.tensor, layout.context);
   } else {
     parallelize_by_hand(context, model, layout);
   }
