@@ -210,8 +210,10 @@ ContextAttention draw_attention(const LayoutJob& job, const Layout& layout) {
   if (num_ranks == 1) return ContextAttention::kAuto;
   const bool has_heads = job.num_heads % of_rank == 0 && job.num_key_heads % of_rank == 0 &&
                          ranks_divide_heads(num_ranks, job.num_heads / of_rank, job.num_key_heads / of_rank);
-  return has_heads && one_in(2) ? ContextAttention::kHeads
-                                : any_of<ContextAttention>({ContextAttention::kAuto, ContextAttention::kGathered});
+  if (has_heads && one_in(2)) return ContextAttention::kHeads;
+  const bool has_ring = !job.packs && (job.family != kOwnLayers || job.own.attention != Attention::kWindow);
+  if (has_ring && one_in(2)) return ContextAttention::kRing;
+  return any_of<ContextAttention>({ContextAttention::kAuto, ContextAttention::kGathered});
 }
 
 // What the schedule needs, over all ranks.

@@ -24,7 +24,7 @@ constexpr double kSecondsPerExchange = 20e-6;
 
 // The reason why a method does not take the call; nullopt if it does.
 std::optional<std::string> refusal(ContextAttention method, const ContextAttentionCall& call) {
-  if (method == ContextAttention::kRing) return "is not built";
+  if (method == ContextAttention::kRing) return call.no_ring.empty() ? std::nullopt : std::optional(call.no_ring);
   if (method != ContextAttention::kHeads) return std::nullopt;
   if (call.has_mask) return "takes no attention mask";
   if (ranks_divide_heads(call.num_ranks, call.num_heads, call.num_kv_heads)) return std::nullopt;

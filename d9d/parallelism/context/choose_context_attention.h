@@ -28,6 +28,7 @@ struct ContextAttentionCall {
   bool has_mask = false;
   bool has_window = false;
   bool is_packed = false;
+  std::string no_ring = {};  // why the ring does not take the call; empty if it does
 };
 
 // The call with query, key and value [B, S / W, H, D] of one of num_ranks ranks.
@@ -42,7 +43,7 @@ struct ContextAttentionChoice {
 //   method      moves to each rank, in elements                    waits for it        takes
 //   kGathered   2 Hkv D S B (W - 1) / W                            yes                 everything; keeps 2 Hkv D S B
 //   kHeads      (2 Hq + 2 max(Hkv, W)) D S B (W - 1) / W^2         yes                 all but masks, if W divides heads
-//   kRing       as kGathered                                       beyond its compute  dense sequences
+//   kRing       as kGathered                                       beyond its compute  see ring_refusal(); peer memory
 //
 // With `configured` that method. Throws ConfigError, naming the reason and what works, if it does not take the call.
 [[nodiscard]] ContextAttentionChoice choose_context_attention(const ContextAttentionCall& call,

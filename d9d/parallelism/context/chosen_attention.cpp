@@ -4,6 +4,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/parallelism/context/choose_context_attention.h"
+#include "d9d/parallelism/context/ring_attention.h"
 
 namespace d9d {
 
@@ -11,16 +12,20 @@ at::Tensor ChosenAttentionContext::attend(const kernels::SdpaInputs& inputs, con
                                           const kernels::SdpaPreferences& preferences) const {
   D9D_CHECK(!inputs.packed, ConfigError,
             "[parallelism::context] expected no packed sequences, got some. Pack without context parallelism.");
-  const ContextAttentionCall call = context_attention_call(inputs, options, num_ranks_);
-  switch (choose_context_attention(call, config_.attention).method) {
-    case ContextAttention::kHeads:
-      return heads_.attend(inputs, options, preferences);
-    case ContextAttention::kAuto:
-    case ContextAttention::kRing:
-    case ContextAttention::kGathered:
-      break;
+  ContextAttentionCall call = context_attention_call(inputs, options, positions_.num_ranks());
+  call.no_ring = ring_refusal(inputs, options, positions_);
+  ContextAttention method = choose_context_attention(call, config_.attention).method;
+  if (method == ContextAttention::kRing && inputs.key.is_meta()) method = ContextAttention::kGathered;  // same shapes
+  if (method == ContextAttention::kRing) {
+    const auto found = exchanges_->find(inputs.key, [&](PeerBlockExchange& exchange) {
+      return exchange.fits({inputs.key, inputs.value});
+    });
+    if (found.exchange) return ring_attention(inputs, options, preferences, positions_, found.exchange);
+    call.no_ring = cat("needs ranks that read each other's memory: ", found.reason);
+    method = choose_context_attention(call, config_.attention).method;
   }
-  return gathered_.attend(inputs, options, preferences);
+  return method == ContextAttention::kHeads ? heads_.attend(inputs, options, preferences)
+                                            : gathered_.attend(inputs, options, preferences);
 }
 
 }  // namespace d9d

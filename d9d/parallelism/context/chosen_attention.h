@@ -4,6 +4,8 @@
 #include "d9d/parallelism/context/all_gather_attention.h"
 #include "d9d/parallelism/context/context_parallel_config.h"
 #include "d9d/parallelism/context/heads_attention.h"
+#include "d9d/parallelism/context/peer_block_exchange.h"
+#include "d9d/parallelism/exchange/lane_exchanges.h"
 
 namespace d9d {
 
@@ -11,15 +13,23 @@ namespace d9d {
 class ChosenAttentionContext final : public AttentionContext {
  public:
   ChosenAttentionContext(const PositionCut& positions, const ContextParallelConfig& config)  // over one axis
-      : num_ranks_(positions.num_ranks()), config_(config), gathered_(positions), heads_(positions) {}
+      : positions_(positions),
+        config_(config),
+        gathered_(positions),
+        heads_(positions),
+        exchanges_(std::make_shared<LaneExchanges<PeerBlockExchange>>(
+            positions.ranks(),
+            config.attention == ContextAttention::kRing ? ExchangeMethod::kCopyEngine : ExchangeMethod::kAuto)) {}
   [[nodiscard]] at::Tensor attend(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options,
                                   const kernels::SdpaPreferences& preferences) const override;
+  [[nodiscard]] std::shared_ptr<ExchangeMemory> memory() const { return exchanges_; }  // of the ring's copies
 
  private:
-  std::int64_t num_ranks_;
+  PositionCut positions_;
   ContextParallelConfig config_;
   AllGatherAttentionContext gathered_;
   HeadsAttentionContext heads_;
+  std::shared_ptr<LaneExchanges<PeerBlockExchange>> exchanges_;  // of the ring
 };
 
 }  // namespace d9d

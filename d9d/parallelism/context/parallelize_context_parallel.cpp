@@ -18,6 +18,7 @@ void parallelize_context_parallel(Module& module, const PositionCut& positions, 
     if (auto* const dropout = dynamic_cast<Dropout*>(&each)) dropout->add_cut({.ranks = positions, .dim = kPositions});
     if (auto* const core = dynamic_cast<Sdpa*>(&each)) core->set_attention_context(context);
   });
+  add_exchange_memory(module, context->memory());
 }
 
 at::Tensor context_parallel_shard(const at::Tensor& x, std::int64_t dim, const PositionCut& positions) {

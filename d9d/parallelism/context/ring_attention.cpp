@@ -159,17 +159,23 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
 
 }  // namespace
 
-const char* ring_refusal(const SdpaInputs& inputs, const SdpaOptions& options) {
-  if (inputs.mask) return "there is a mask";
-  if (inputs.packed) return "sequences are packed";
-  if (options.window_left || options.window_right) return "attention has a window";
-  return nullptr;
+std::string ring_refusal(const SdpaInputs& inputs, const SdpaOptions& options, const PositionCut& positions) {
+  if (inputs.mask) return "takes no attention mask";
+  if (inputs.packed) return "takes no packed sequences";
+  if (options.window_left || options.window_right) return "takes no windows";
+  const std::int64_t length = inputs.query.size(kPositions) * positions.num_ranks();
+  for (std::int64_t rank = 0; rank < positions.num_ranks(); ++rank) {
+    if (std::ranges::is_sorted(positions.ranges(length, rank), {}, &FlatRange::begin)) continue;
+    return "takes only cuts whose ranks have their positions in ascending order";
+  }
+  return "";
 }
 
 at::Tensor ring_attention(const SdpaInputs& inputs, const SdpaOptions& options,
                           const kernels::SdpaPreferences& preferences, const PositionCut& positions,
                           const std::shared_ptr<const PeerBlockExchange>& exchange) {
-  D9D_ASSERT(ring_refusal(inputs, options) == nullptr && options.first_query == 0, "ring_attention of other inputs");
+  D9D_ASSERT(ring_refusal(inputs, options, positions).empty() && options.first_query == 0,
+             "ring_attention of other inputs");
   return RingAttention::apply(inputs.query, inputs.key, inputs.value, inputs.sinks,
                               c10::make_intrusive<Ring>(options, preferences, positions, exchange));
 }
@@ -180,9 +186,6 @@ std::vector<RingBlock> ring_blocks(const PositionCut& positions, std::int64_t le
   if (!is_causal) return {{.queries = {0, here}, .keys = {0, here}}};
   const std::vector<FlatRange> queries = positions.ranges(length, rank_of_queries);
   const std::vector<FlatRange> keys = positions.ranges(length, rank_of_keys);
-  D9D_ASSERT(
-      std::ranges::is_sorted(queries, {}, &FlatRange::begin) && std::ranges::is_sorted(keys, {}, &FlatRange::begin),
-      "a cut whose ranks have positions in another order");
   if (rank_of_queries == rank_of_keys) return {{.queries = {0, here}, .keys = {0, here}, .is_causal = true}};
   // A range of queries sees the ranges of keys before it. Ranges of queries that see as many are one block.
   std::vector<RingBlock> blocks;

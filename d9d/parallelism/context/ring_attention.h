@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "d9d/core/dtensor/position_cut.h"
@@ -14,8 +15,9 @@
 
 namespace d9d {
 
-// Why the ring cannot compute this; null if it can. The same on all ranks.
-[[nodiscard]] const char* ring_refusal(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options);
+// Why the ring does not take a call: "takes no windows". Empty if it does. The same on all ranks.
+[[nodiscard]] std::string ring_refusal(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options,
+                                       const PositionCut& positions);
 
 // Collective, and collective in backward. inputs: of this rank's positions. exchange: fits key and value, over the
 // ranks of `positions`. Returns [B, S / W, Hq, D].

@@ -23,8 +23,13 @@ void SequenceShardedTensorParallelContext::check_shards(const at::Tensor& whole)
 kernels::RowExchangePtr SequenceShardedTensorParallelContext::exchange(std::int64_t num_elements,
                                                                        const at::Tensor& like) const {
   if (num_elements == 0) return {};
-  return exchanges_->find(like,
-                          [&](PeerRowExchange& exchange) { return exchange.fits(num_elements, like.scalar_type()); });
+  const auto found = exchanges_->find(
+      like, [&](PeerRowExchange& exchange) { return exchange.fits(num_elements, like.scalar_type()); });
+  D9D_CHECK(found.exchange || like.is_meta() || config_.exchange != ExchangeMethod::kCopyEngine, ConfigError,
+            "[parallelism::tensor] expected ranks of group '", ranks_.lane_communicator()->group().name,
+            "' that can read each other's memory for exchange = copy_engine, got a group where ", found.reason,
+            ". Use \"auto\" or \"communicator\".");
+  return found.exchange;
 }
 
 std::vector<at::Tensor> SequenceShardedTensorParallelContext::column_linears(

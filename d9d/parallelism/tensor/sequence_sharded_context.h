@@ -19,7 +19,8 @@ class SequenceShardedTensorParallelContext final : public TensorParallelContext 
  public:
   explicit SequenceShardedTensorParallelContext(DeviceMesh ranks, const TensorParallelConfig& config = {})  // one axis
       : ranks_(std::move(ranks)),
-        exchanges_(std::make_shared<LaneExchanges<PeerRowExchange>>(ranks_, config.exchange, "parallelism::tensor")) {}
+        config_(config),
+        exchanges_(std::make_shared<LaneExchanges<PeerRowExchange>>(ranks_, config.exchange)) {}
   [[nodiscard]] at::Tensor enter(const at::Tensor& x) const override;
   // Throws ConfigError unless the number of ranks divides the number of positions.
   [[nodiscard]] at::Tensor leave(const at::Tensor& summand) const override;
@@ -42,6 +43,7 @@ class SequenceShardedTensorParallelContext final : public TensorParallelContext 
   [[nodiscard]] kernels::RowExchangePtr exchange(std::int64_t num_elements, const at::Tensor& like) const;
 
   DeviceMesh ranks_;
+  TensorParallelConfig config_;
   std::shared_ptr<LaneExchanges<PeerRowExchange>> exchanges_;
 };
 

@@ -14,9 +14,14 @@ namespace {
 using ::testing::HasSubstr;
 using enum ContextAttention;
 
-// Of Qwen3-8B, on 4 ranks.
+// Of Qwen3-8B, on 4 ranks that cannot read each other's memory.
 ContextAttentionCall of_8b(std::int64_t num_ranks = 4) {
-  return {.num_ranks = num_ranks, .num_positions = 8192, .num_heads = 32, .num_kv_heads = 8, .num_features = 128};
+  return {.num_ranks = num_ranks,
+          .num_positions = 8192,
+          .num_heads = 32,
+          .num_kv_heads = 8,
+          .num_features = 128,
+          .no_ring = "x"};
 }
 ContextAttentionCall changed(ContextAttentionCall call, const std::function<void(ContextAttentionCall&)>& change) {
   change(call);
@@ -35,6 +40,14 @@ TEST(ChooseContextAttention, Takes_the_method_that_moves_least_and_takes_the_cal
       {"as many heads of keys as of queries", changed(of_8b(), [](auto& call) { call.num_kv_heads = 32; }), kHeads},
       {"heads of keys that ranks share", changed(of_8b(8), [](auto& call) { call.num_kv_heads = 1; }), kGathered},
       {"ranks that do not divide the heads", changed(of_8b(3), [](auto& call) { call.num_kv_heads = 32; }), kGathered},
+      {"a ring", changed(of_8b(), [](auto& call) { call.no_ring = ""; }), kRing},
+      {"a ring of few positions",
+       changed(of_8b(),
+               [](auto& call) {
+                 call.no_ring = "";
+                 call.num_positions = 256;
+               }),
+       kGathered},
       {"a mask", changed(of_8b(8), [](auto& call) { call.has_mask = true; }), kGathered},
       {"a window", changed(of_8b(2), [](auto& call) { call.has_window = true; }), kHeads},
       {"packed sequences", changed(of_8b(2), [](auto& call) { call.is_packed = true; }), kHeads},
@@ -65,7 +78,8 @@ TEST(ChooseContextAttention, Refuses_what_is_configured_and_does_not_take_the_ca
                 "gives 3 ranks no equal shares of 32 heads of queries and 8 of keys"));
   EXPECT_THAT(refusal_of(kHeads, changed(of_8b(), [](auto& call) { call.has_mask = true; })),
               HasSubstr("takes no attention mask"));
-  EXPECT_THAT(refusal_of(kRing, of_8b()), HasSubstr("to be auto or gathered or heads here, got ring"));
+  EXPECT_THAT(refusal_of(kRing, changed(of_8b(), [](auto& call) { call.no_ring = "takes no windows"; })),
+              HasSubstr("to be auto or gathered or heads here, got ring, which takes no windows"));
 }
 
 TEST(ChooseContextAttention, Reads_a_call) {
