@@ -153,16 +153,16 @@ CudnnPlanKey backward_key(const Prepared& call) {
   return key;
 }
 
-// [1, keys, 1, 1] bool: the keys that no query of their sequence sees, since it has none or they are before all windows.
-// cuDNN does not say that it writes their gradients.
+// [1, keys, 1, 1] bool: the keys that no query of their sequence sees, since it has none, or they are before all
+// windows. cuDNN does not say that it writes their gradients.
 at::Tensor unseen_keys(const FusedTensors& tensors, const FusedCall& how) {
   const at::Tensor key = at::arange(tensors.key.size(1), tensors.key_cu_seqlens.options());
   const at::Tensor sequence = at::searchsorted(tensors.key_cu_seqlens, key, /*out_int32=*/false, /*right=*/true) - 1;
   const at::Tensor num_queries = tensors.cu_seqlens.diff();
   at::Tensor unseen = num_queries.eq(0).index({sequence});
   if (how.left) {
-    // Of the first query of each sequence.
-    const at::Tensor first_seen = tensors.key_cu_seqlens.slice(0, 1) - num_queries - *how.left;
+    const at::Tensor first_seen =  // by the first query of each sequence
+        tensors.key_cu_seqlens.slice(0, 1) - num_queries - *how.left;
     unseen.logical_or_(key < first_seen.index({sequence}));
   }
   return unseen.view({1, -1, 1, 1});

@@ -40,10 +40,10 @@ struct ContextAttentionChoice {
   std::string why;          // one phrase
 };
 
-//   method      moves to each rank, in elements                    waits for it        takes
-//   kGathered   2 Hkv D S B (W - 1) / W                            yes                 everything; keeps 2 Hkv D S B
-//   kHeads      (2 Hq + 2 max(Hkv, W)) D S B (W - 1) / W^2         yes                 all but masks, if W divides heads
-//   kRing       as kGathered                                       beyond its compute  see ring_refusal(); peer memory
+//   method      moves to each rank, in elements             waits for it          takes
+//   kGathered   2 Hkv D S B (W - 1) / W                     yes                   everything; keeps 2 Hkv D S B
+//   kHeads      (2 Hq + 2 max(Hkv, W)) D S B (W - 1) / W^2  yes                   all but masks, if W divides heads
+//   kRing       as kGathered                                beyond its products   see ring_refusal()
 //
 // With `configured` that method. Throws ConfigError, naming the reason and what works, if it does not take the call.
 [[nodiscard]] ContextAttentionChoice choose_context_attention(const ContextAttentionCall& call,

@@ -14,8 +14,8 @@ namespace {
 constexpr std::int64_t kHeadsDim = 2;                       // of [B, S, H, D]
 constexpr std::int64_t kRanksDim = 2, kHeadsOfRankDim = 3;  // of [B, S, W, H / W, D]
 
-// Heads [B, S / W, H, D] by the rank that gets them, [B, S / W, W, H / W, D]; with fewer heads than ranks each is copied
-// for those that share it.
+// Heads [B, S / W, H, D] by the rank that gets them, [B, S / W, W, H / W, D]. With fewer heads than ranks each is
+// copied for those that share it.
 at::Tensor by_rank(const at::Tensor& heads, std::int64_t num_ranks) {
   const std::int64_t num_heads = heads.size(kHeadsDim);
   if (num_heads >= num_ranks) return heads.unflatten(kHeadsDim, {num_ranks, num_heads / num_ranks});
