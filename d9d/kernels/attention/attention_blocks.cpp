@@ -167,8 +167,9 @@ SdpaGradients block_gradients(const at::Tensor& grad_out, const SdpaInputs& inpu
   const SdpaBackend backend = backend_of(inputs, options, preferences);
   if (backend == SdpaBackend::kEager) return eager_gradients(grad_out, inputs, merged, options);
   const detail::FusedTensors tensors = tensors_of(inputs, backend);
-  const detail::FusedForward forward{.out = merged.out, .logsumexp = merged.logsumexp};
   const detail::FusedCall call = call_of(inputs, options);
+  detail::FusedForward forward{.out = merged.out, .logsumexp = merged.logsumexp.contiguous()};
+  if (backend == SdpaBackend::kFlash) forward.out = detail::readable(merged.out);
   const detail::FusedGradients gradients =
       backend == SdpaBackend::kCudnn ? detail::cudnn_backward(grad_out, tensors, forward, call)
                                      : detail::flash_backward(detail::readable(grad_out), tensors, forward, call);

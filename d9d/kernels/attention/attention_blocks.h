@@ -45,7 +45,7 @@ struct SdpaGradients {
 };
 
 // The share of a block in the gradients. inputs and options: of attend_to_block(). grad_out, and `merged`, of
-// merge_blocks(): for the queries of `inputs`, contiguous.
+// merge_blocks(): for the queries of `inputs`, with any strides.
 [[nodiscard]] SdpaGradients block_gradients(const at::Tensor& grad_out, const SdpaInputs& inputs,
                                             const SdpaOutput& merged, const SdpaOptions& options,
                                             const SdpaPreferences& preferences = {});

@@ -150,7 +150,17 @@ CudnnPlanKey backward_key(const Prepared& call) {
   key.has_sinks = false;
   const std::int64_t row = columns_before_grad_value(call) + key.num_kv_heads * key.num_features;
   key.grad_value = {.sequence = key.num_keys * row, .head = key.num_features, .position = row};
+  const std::int64_t position = key.num_heads * key.num_features;
+  key.out = {.sequence = key.num_queries * position, .head = key.num_features, .position = position};
   return key;
+}
+
+// Out and its gradient as the backward pass reads them: as they are if their strides are equal.
+std::pair<at::Tensor, at::Tensor> fitting_out(const at::Tensor& out, const at::Tensor& grad_out, bool is_packed) {
+  if (is_packed) return {out.contiguous(), grad_out.contiguous()};
+  const at::Tensor first = fitting(out), second = fitting(grad_out);
+  if (first.strides() == second.strides()) return {first, second};
+  return {first.contiguous(), second.contiguous()};
 }
 
 // [1, keys, 1, 1] bool: the keys that no query of their sequence sees, since it has none, or they are before all
@@ -218,13 +228,14 @@ FusedGradients cudnn_backward(const at::Tensor& grad_out, const FusedTensors& te
   const c10::DeviceGuard guard(tensors.query.device());
   Prepared call = prepare(tensors, how);
   call.key = backward_key(call);
-  const at::Tensor grad = grad_out.contiguous();
+  const auto [out, grad] = fitting_out(forward.out, grad_out, call.key.is_packed);
+  if (!call.key.is_packed) call.key.out = strides_of(out, /*max_length=*/0);
   const auto empty_like = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
   FusedGradients result{
       .query = empty_like(call.query),
       .key = empty_like(call.key_heads),
       .value = empty_behind_columns(call.value, columns_before_grad_value(call), /*num_column_dims=*/2)};
-  pointer(call.pointers, CudnnTensor::kOut) = const_cast<void*>(forward.out.const_data_ptr());
+  pointer(call.pointers, CudnnTensor::kOut) = const_cast<void*>(out.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kLogsumexp) = const_cast<void*>(forward.logsumexp.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kGradOut) = const_cast<void*>(grad.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kGradQuery) = result.query.mutable_data_ptr();

@@ -46,6 +46,7 @@ struct CudnnPlanKey {
   CudnnStrides query;
   CudnnStrides key;
   CudnnStrides value;
+  CudnnStrides out;         // backward only, of out and its gradient; contiguous for packed sequences
   CudnnStrides grad_value;  // backward only; contiguous for packed sequences
   float scale = 0;
   float softcap = 0;       // 0: none
@@ -54,9 +55,9 @@ struct CudnnPlanKey {
   auto operator<=>(const CudnnPlanKey&) const = default;
 };
 
-// The tensors of a call. Out and its gradient are [B, S, Hq, D], contiguous; the gradients of queries and keys have the
-// shapes of these, contiguous. The logsumexp is to base e, in float: [B, Hq, S], or [positions, Hq] for packed
-// sequences. Sinks are float [Hq].
+// The tensors of a call. Out, its gradient and the gradients of queries are [B, S, Hq, D]; all but the first two of a
+// backward pass are contiguous. The gradients of keys have their shape, contiguous. The logsumexp is to base e, in
+// float: [B, Hq, S], or [positions, Hq] for packed sequences. Sinks are float [Hq].
 enum class CudnnTensor : std::uint8_t {
   kQuery,
   kKey,

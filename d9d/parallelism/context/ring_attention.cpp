@@ -129,12 +129,11 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
       for (const RingBlock& block : ring->blocks(query, rank)) {
         const at::Tensor q = part(query, block.queries), k = part(theirs[0], block.keys),
                          v = part(theirs[1], block.keys);
-        const SdpaOutput of_queries{
-            .out = part(merged.out, block.queries).contiguous(),
-            .logsumexp = part(merged.logsumexp, block.queries, kQueriesOfLogsumexp).contiguous()};
+        const SdpaOutput of_queries{.out = part(merged.out, block.queries),
+                                    .logsumexp = part(merged.logsumexp, block.queries, kQueriesOfLogsumexp)};
         kernels::SdpaGradients found =
-            kernels::block_gradients(part(grad_out, block.queries).contiguous(), {.query = q, .key = k, .value = v},
-                                     of_queries, ring->options_of(block), ring->preferences);
+            kernels::block_gradients(part(grad_out, block.queries), {.query = q, .key = k, .value = v}, of_queries,
+                                     ring->options_of(block), ring->preferences);
         if (adds_in_float) found.query = found.query.to(at::promote_types(found.query.scalar_type(), at::kFloat));
         grad_query.add(found.query, block.queries);
         grad_key.add(found.key, block.keys);

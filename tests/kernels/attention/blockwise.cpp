@@ -55,10 +55,9 @@ struct Blockwise : torch::autograd::Function<Blockwise> {
       const auto queries = [&](const at::Tensor& x) { return narrowed(x, each.first_query, each.num_queries); };
       const auto keys = [&](const at::Tensor& x) { return narrowed(x, each.first_key, each.num_keys); };
       const at::Tensor q = queries(saved[0]), k = keys(saved[1]), v = keys(saved[2]);
-      const SdpaOutput merged{.out = queries(saved[4]).contiguous(),
-                              .logsumexp = saved[5].narrow(2, each.first_query, each.num_queries).contiguous()};
-      const SdpaGradients part =
-          block_gradients(queries(grads[0]).contiguous(), {.query = q, .key = k, .value = v}, merged, how);
+      const SdpaOutput merged{.out = queries(saved[4]),
+                              .logsumexp = saved[5].narrow(2, each.first_query, each.num_queries)};
+      const SdpaGradients part = block_gradients(queries(grads[0]), {.query = q, .key = k, .value = v}, merged, how);
       queries(grad_query).add_(part.query);
       keys(grad_key).add_(part.key);
       keys(grad_value).add_(part.value);

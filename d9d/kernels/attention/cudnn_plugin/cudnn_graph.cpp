@@ -61,7 +61,7 @@ class GraphBuilder {
           describe(CudnnTensor::kSinks, {1, key_.num_heads, 1, 1}, {key_.num_heads, 1, 1, 1}, fe::DataType_t::FLOAT)));
     }
     const auto [out, logsumexp] = graph_->sdpa(query(), key(), value(), options);
-    fill(out, describe_queries(CudnnTensor::kOut, CudnnTensor::kOutOffsets, out_strides()));
+    fill(out, describe_queries(CudnnTensor::kOut, CudnnTensor::kOutOffsets, contiguous_out()));
     fill(logsumexp, describe_logsumexp());
     return graph_;
   }
@@ -76,13 +76,13 @@ class GraphBuilder {
     }
     if (key_.is_packed) options.set_max_total_seq_len_q(key_.num_packed).set_max_total_seq_len_kv(key_.num_packed_keys);
     const auto describe_out = [&](CudnnTensor tensor) {
-      return describe_queries(tensor, CudnnTensor::kOutOffsets, out_strides());
+      return describe_queries(tensor, CudnnTensor::kOutOffsets, key_.out);
     };
     const auto grads = graph_->sdpa_backward(query(), key(), value(), graph_->tensor(describe_out(CudnnTensor::kOut)),
                                              graph_->tensor(describe_out(CudnnTensor::kGradOut)),
                                              graph_->tensor(describe_logsumexp()), options);
     const CudnnStrides grad_key = contiguous(key_.num_keys, key_.num_kv_heads, key_.num_features);
-    fill(grads[0], describe_out(CudnnTensor::kGradQuery));
+    fill(grads[0], describe_queries(CudnnTensor::kGradQuery, CudnnTensor::kOutOffsets, contiguous_out()));
     fill(grads[1], describe_keys(CudnnTensor::kGradKey, CudnnTensor::kGradKeyOffsets, grad_key));
     fill(grads[2], describe_keys(CudnnTensor::kGradValue, CudnnTensor::kGradKeyOffsets, key_.grad_value));
     return graph_;
@@ -185,7 +185,7 @@ class GraphBuilder {
     if (description.get_ragged_offset()) output->set_ragged_offset(description.get_ragged_offset());
   }
 
-  [[nodiscard]] CudnnStrides out_strides() const {
+  [[nodiscard]] CudnnStrides contiguous_out() const {
     return contiguous(key_.num_queries, key_.num_heads, key_.num_features);
   }
   [[nodiscard]] Tensor query() {
