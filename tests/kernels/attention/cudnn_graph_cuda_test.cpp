@@ -25,6 +25,7 @@ CudnnPlanKey key_of(std::int64_t num_positions) {
           .query = strides(kHeads),
           .key = strides(kKeyHeads),
           .value = strides(kKeyHeads),
+          .out = strides(kHeads),
           .grad_value = strides(kKeyHeads),
           .scale = 0.125F,
           .right = 0};

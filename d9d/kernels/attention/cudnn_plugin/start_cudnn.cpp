@@ -24,6 +24,7 @@ CudnnPlanKey small_plan(int device, bool is_backward) {
           .query = strides,
           .key = strides,
           .value = strides,
+          .out = is_backward ? strides : CudnnStrides(),
           .grad_value = is_backward ? strides : CudnnStrides(),
           .scale = 1,
           .right = 0};
