@@ -100,6 +100,11 @@ SdpaOutput each_sequence(const std::function<SdpaOutput(const SdpaInputs&, const
   if (inputs.packed_keys) {
     key_begins = inputs.packed_keys->cu_seqlens.contiguous();
     key_lengths = lengths_of(*inputs.packed_keys).contiguous();
+    const std::int32_t first = key_begins.const_data_ptr<std::int32_t>()[0];
+    const std::int32_t end = key_begins.const_data_ptr<std::int32_t>()[num_sequences];
+    D9D_CHECK(inputs.packed_keys->lengths.defined() || (first == 0 && end == inputs.key.size(1)), ConfigError,
+              "[kernels::attention] expected cu_seqlens of packed_keys without lengths from 0 to the keys = ",
+              inputs.key.size(1), ", got ", first, " to ", end, ". Set lengths, or narrow the keys.");
   }
   std::vector<at::Tensor> outs, logsumexps;
   for (std::int64_t n = 0; n < num_sequences; ++n) {

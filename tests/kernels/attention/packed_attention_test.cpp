@@ -242,6 +242,8 @@ TEST(PackedAttention, Rejects_packed_keys_that_do_not_fit) {
   EXPECT_THROW(attend(cached), ConfigError) << "more keys than room";
   cached.keys.lengths = at::tensor({3}, at::kInt);
   EXPECT_THROW(attend(cached), ConfigError) << "another number of sequences";
+  cached.keys.lengths = at::Tensor();
+  EXPECT_THROW(attend(cached), ConfigError) << "rows that belong to no sequence";
   cached = cached_sequences({2, 1}, {3, 2});
   const SdpaInputs dense{
       .query = cached.inputs[0], .key = cached.inputs[1], .value = cached.inputs[2], .packed_keys = cached.keys};
