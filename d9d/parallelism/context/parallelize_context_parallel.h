@@ -19,8 +19,8 @@
 
 namespace d9d {
 
-// Local. Makes every attention core in `module` attend over the ranks of `positions`, of one axis, as `config` says, and
-// every Dropout draw the mask of this rank's positions, dim 1 of its input. Call it before
+// Local. Makes every attention core in `module` attend over the ranks of `positions`, of one axis, as `config` says,
+// and every Dropout draw the mask of this rank's positions, dim 1 of its input. Call it before
 // parallelize_tensor_parallel(), which shards positions further.
 void parallelize_context_parallel(Module& module, const PositionCut& positions,
                                   const ContextParallelConfig& config = {});
