@@ -59,10 +59,9 @@ struct OffsetsOf {
 void add_offsets(Prepared& call, const at::Tensor& cu_seqlens, CudnnTensor lengths,
                  const std::vector<OffsetsOf>& tensors) {
   const std::int64_t num_sequences = call.key.num_sequences;
-  const at::Tensor& counts =
-      call.lengths_and_offsets.emplace_back(at::empty({num_sequences}, cu_seqlens.options().dtype(at::kInt)));
-  const at::Tensor& offsets = call.lengths_and_offsets.emplace_back(
-      at::empty({std::ssize(tensors), num_sequences + 1}, cu_seqlens.options().dtype(at::kLong)));
+  const at::Tensor counts = at::empty({num_sequences}, cu_seqlens.options().dtype(at::kInt));
+  const at::Tensor offsets = at::empty({std::ssize(tensors), num_sequences + 1}, cu_seqlens.options().dtype(at::kLong));
+  call.lengths_and_offsets.insert(call.lengths_and_offsets.end(), {counts, offsets});
   const at::Tensor begins = cu_seqlens.contiguous();
   PackedOffsetsArgs args{.cu_seqlens = begins.const_data_ptr<std::int32_t>(),
                          .num_sequences = cu_seqlens.numel() - 1,
