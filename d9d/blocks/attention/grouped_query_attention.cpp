@@ -157,14 +157,9 @@ at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const
   }
   k = shared_evenly(k);
   v = shared_evenly(v);
-  const std::int64_t batch = q.size(0);
-  if (packed) {  // kernels take one row of sequences
-    for (at::Tensor* const heads : {&q, &k, &v}) *heads = heads->flatten(0, 1).unsqueeze(0);
-  }
   at::Tensor out =
       kernel->forward({.query = q, .key = k, .value = v, .mask = attention_mask, .packed = packed},
                       {.causal = config.is_causal, .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim))});
-  if (packed) out = out.squeeze(0).unflatten(0, {batch, -1});
   out = out.flatten(-2);
   if (gate_proj) out = out * at::sigmoid(projected[3]);
   return tensor_parallel_->row_linear(out, o_proj);

@@ -1,4 +1,4 @@
-// Sequences of any length (documents, or samples of a batch) concatenated in one row, without padding.
+// Sequences of any length (documents, or samples of a batch) concatenated in one row, or in rows of one length.
 //
 // Example
 //   const PackedSequences packed{.cu_seqlens = at::tensor({0, 64, 192, 224}, at::kInt), .max_length = 128};

@@ -106,6 +106,21 @@ struct ResolveSdpa {
 
 SdpaOutput attend(const SdpaInputs& inputs, const SdpaOptions& options, const SdpaPreferences& preferences,
                   bool wants_logsumexp) {
+  const std::int64_t batch = inputs.query.size(0);
+  if (inputs.packed && batch > 1) {  // the cores take one row of sequences
+    const auto in_one_row = [](const at::Tensor& x) { return x.flatten(0, 1).unsqueeze(0); };
+    const at::Tensor query = in_one_row(inputs.query), key = in_one_row(inputs.key), value = in_one_row(inputs.value);
+    const auto [out, logsumexp] = attend({.query = query,
+                                          .key = key,
+                                          .value = value,
+                                          .mask = inputs.mask,
+                                          .sinks = inputs.sinks,
+                                          .packed = inputs.packed,
+                                          .packed_keys = inputs.packed_keys},
+                                         options, preferences, wants_logsumexp);
+    return {.out = out.squeeze(0).unflatten(0, {batch, -1}),
+            .logsumexp = wants_logsumexp ? logsumexp.squeeze(0).unflatten(1, {batch, -1}).transpose(0, 1) : logsumexp};
+  }
   const SdpaNeeds needs{.mask = inputs.mask.has_value(),
                         .sinks = inputs.sinks.has_value(),
                         .window = options.window_left || options.window_right,

@@ -73,7 +73,8 @@ struct SdpaChoice {
 // mask, flash_attention_2 has no sinks, and torch has no sinks, windows or softcap.
 [[nodiscard]] SdpaChoice resolve_sdpa(const SdpaRequest& request);
 
-// Shapes, gradients and errors are those of the cores in sdpa.h; resolve_sdpa() throws, too.
+// Shapes, gradients and errors are those of the cores in sdpa.h, but packed sequences, and their packed_keys, may be in
+// B rows, one after another; resolve_sdpa() throws, too.
 [[nodiscard]] at::Tensor scaled_dot_product_attention(const SdpaInputs& inputs, const SdpaOptions& options,
                                                       const SdpaPreferences& preferences = {});
 

@@ -250,6 +250,21 @@ TEST(PackedAttention, Rejects_packed_keys_that_do_not_fit) {
   EXPECT_THROW((void)scaled_dot_product_attention(dense, {.causal = true}), ConfigError);
 }
 
+TEST(PackedAttention, In_rows_is_that_in_one_row) {
+  const auto query = values({1, 12, 4, 8}, 1), key = values({1, 12, 2, 8}, 2), value = values({1, 12, 2, 8}, 3);
+  const PackedSequences packed{.cu_seqlens = at::tensor({0, 3, 4, 10, 12}, at::kInt), .max_length = 6};
+  const auto rows = [](const at::Tensor& x) { return x.view({3, 4, x.size(2), 8}); };
+  const SdpaOptions options{.causal = true};
+  const auto expected = scaled_dot_product_attention_with_logsumexp(
+      {.query = query, .key = key, .value = value, .packed = packed}, options);
+  const SdpaInputs in_rows{.query = rows(query), .key = rows(key), .value = rows(value), .packed = packed};
+  const auto [out, logsumexp] = scaled_dot_product_attention_with_logsumexp(in_rows, options);
+  EXPECT_TRUE(at::equal(out, rows(expected.out)));
+  EXPECT_EQ(logsumexp.sizes(), (at::IntArrayRef{3, 4, 4}));
+  EXPECT_TRUE(at::equal(logsumexp.transpose(0, 1).flatten(1), expected.logsumexp.squeeze(0)));
+  EXPECT_TRUE(at::equal(scaled_dot_product_attention(in_rows, options), out));
+}
+
 TEST(PackedAttention, Of_no_positions_is_empty) {
   const auto x = values({1, 0, 2, 8}, 1);
   const PackedSequences packed{.cu_seqlens = at::zeros({3}, at::kInt)};
@@ -258,13 +273,12 @@ TEST(PackedAttention, Of_no_positions_is_empty) {
 
 TEST(PackedAttention, Rejects_sequences_that_do_not_fit) {
   const auto x = values({1, 6, 2, 8}, 1);
-  const auto two_rows = values({2, 3, 2, 8}, 1);
   const auto attend = [](const at::Tensor& input, const at::Tensor& cu_seqlens, std::int64_t max_length) {
     const PackedSequences packed{.cu_seqlens = cu_seqlens, .max_length = max_length};
     (void)scaled_dot_product_attention({.query = input, .key = input, .value = input, .packed = packed}, {});
   };
   EXPECT_NO_THROW(attend(x, at::tensor({0, 4, 6}, at::kInt), 4));
-  EXPECT_THROW(attend(two_rows, at::tensor({0, 4, 6}, at::kInt), 4), ConfigError);
+  EXPECT_THROW(attend(values({2, 2, 2, 8}, 1), at::tensor({0, 4, 6}, at::kInt), 4), ConfigError);
   EXPECT_THROW(attend(x, at::tensor({0, 4, 6}, at::kLong), 4), ConfigError);
   EXPECT_THROW(attend(x, at::tensor({0, 4, 5}, at::kInt), 4), ConfigError);
   EXPECT_THROW(attend(x, at::tensor({0, 4, 6}, at::kInt), 3), ConfigError);
