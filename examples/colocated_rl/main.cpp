@@ -166,7 +166,7 @@ struct GrpoTypes {
 class GrpoTask : public d9d::TrainTask<GrpoTypes> {
  public:
   GrpoTask(const d9d::DistContext& context, double clip)
-      : positions_(context.mesh(d9d::MeshDomain::kBatch).slice({"cp"})), clip_(clip) {}
+      : positions_(d9d::context_parallel_cut(context.mesh(d9d::MeshDomain::kBatch).slice({"cp"}))), clip_(clip) {}
 
   d9d::ForwardInputs<GrpoTypes> build_forward_inputs(const RolloutBatch& batch) override {
     const d9d::DecoderInputs inputs = d9d::decoder_inputs(batch.tokens, positions_, {.tells_padding = false});
@@ -192,7 +192,7 @@ class GrpoTask : public d9d::TrainTask<GrpoTypes> {
   }
 
  private:
-  d9d::DeviceMesh positions_;  // the ranks that share a sequence
+  d9d::PositionCut positions_;  // of the ranks that share a sequence
   double clip_;
 };
 
@@ -214,7 +214,7 @@ struct Rollouts : d9d::DataProvider<RolloutBatch> {
         log_probs.push_back(at::constant_pad_nd(at::tensor(rollout.log_probs, at::kFloat), {num_of_prompt, 0}));
         advantages.push_back(rollout.advantage);
       }
-      const d9d::TokenBatch tokens = d9d::collate_fixed_to_multiple(samples, num_position_ranks);
+      const d9d::TokenBatch tokens = d9d::collate_fixed_to_multiple(samples, position_divisor);
       const std::int64_t num_padding = tokens.input_ids.size(1) - log_probs.front().size(0);
       return std::vector{RolloutBatch{.tokens = tokens,
                                       .log_probs = at::constant_pad_nd(at::stack(log_probs), {0, num_padding}),
@@ -224,15 +224,14 @@ struct Rollouts : d9d::DataProvider<RolloutBatch> {
     nlohmann::json state() const { return rollouts.all; }
     void load_state(const nlohmann::json& state) { rollouts.all = state.get<std::vector<Rollout>>(); }
     Rollouts& rollouts;
-    std::size_t rank, num_ranks;      // data-parallel
-    std::int64_t num_position_ranks;  // that share a sequence
+    std::size_t rank, num_ranks;    // data-parallel
+    std::int64_t position_divisor;  // of the ranks that share a sequence
   };
   std::unique_ptr<d9d::PackStream<RolloutBatch>> build_pack_stream(const d9d::DistContext& context,
                                                                    std::optional<std::int64_t>) override {
-    return d9d::as_pack_stream<RolloutBatch>(
-        Stream{*this, static_cast<std::size_t>(context.data_parallel_rank()),
-               static_cast<std::size_t>(context.data_parallel_size()),
-               context.mesh(d9d::MeshDomain::kBatch).slice({"cp", "tp"}).num_ranks()});
+    return d9d::as_pack_stream<RolloutBatch>(Stream{*this, static_cast<std::size_t>(context.data_parallel_rank()),
+                                                    static_cast<std::size_t>(context.data_parallel_size()),
+                                                    context.mesh_parameters().position_divisor()});
   }
   std::string prompt;
   std::vector<Rollout> all;  // of all ranks, so that a checkpoint has one state of the data

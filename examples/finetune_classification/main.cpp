@@ -181,9 +181,10 @@ struct Accuracy {
 };
 
 struct Task : d9d::TrainTask<Types> {
-  explicit Task(const d9d::DistContext& context) : ranks(context.mesh(d9d::MeshDomain::kBatch).slice({"cp"})) {}
+  explicit Task(const d9d::DistContext& context)
+      : ranks(context.mesh(d9d::MeshDomain::kBatch).slice({"cp"})), positions(d9d::context_parallel_cut(ranks)) {}
   d9d::ForwardInputs<Types> build_forward_inputs(const Batch& batch) override {
-    const auto here = [&](const at::Tensor& x) { return d9d::context_parallel_shard(x, /*dim=*/1, ranks); };
+    const auto here = [&](const at::Tensor& x) { return d9d::context_parallel_shard(x, /*dim=*/1, positions); };
     return {.input = {here(batch.ids)},
             .shared = {.sequence = {.position_ids = here(batch.positions), .hidden_states_agg_mask = {}},
                        .head = {.pooling_mask = batch.is_last, .num_positions = batch.ids.size(0)}},
@@ -202,6 +203,7 @@ struct Task : d9d::TrainTask<Types> {
   }
   void register_events(const d9d::DistContext&, d9d::EventBus& events) override { events.attach("accuracy", accuracy); }
   const d9d::DeviceMesh ranks;  // that share a text
+  const d9d::PositionCut positions;
   Accuracy accuracy;
 };
 
@@ -244,7 +246,7 @@ struct Provider : d9d::ModelProvider<Types> {
 void train(const Config& config, d9d::DistContext& context) {
   const Texts texts = read_fortunes(config.folder);
   Task task(context);
-  const auto collate_for_ranks = [multiple = context.mesh(d9d::MeshDomain::kBatch).slice({"cp", "tp"}).num_ranks()](
+  const auto collate_for_ranks = [multiple = context.mesh_parameters().position_divisor()](
                                      std::span<const Fortune> fortunes) { return collate(fortunes, multiple); };
   Provider model(config, std::ssize(texts.topics));
   const auto provider_of = [&](const std::vector<Text>& side, bool drops_last) {

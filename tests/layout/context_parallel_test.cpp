@@ -56,6 +56,36 @@ TEST(ContextParallelHeads, Train_as_one_rank_does) {
   }
 }
 
+// Documents that do not see each other: two a row of eight positions, whose boundary is at each of them in turn, in two
+// rows; and up to eight positions, or none, in one row.
+TEST(ContextParallelPacks, Train_as_on_one_rank) {
+  const OwnLayers window{.attention = Attention::kWindow};
+  for (const DeviceMeshParameters& mesh :
+       {DeviceMeshParameters{.context_parallel_shard = 2}, DeviceMeshParameters{.context_parallel_shard = 4},
+        DeviceMeshParameters{.context_parallel_replicate = 2, .context_parallel_shard = 2},
+        DeviceMeshParameters{.data_parallel_shard = 2, .context_parallel_shard = 2, .expert_parallel = 4},
+        DeviceMeshParameters{.pipeline_parallel = 2, .context_parallel_shard = 2, .tensor_parallel = 2}}) {
+    for (const LayoutJob& job : {LayoutJob{.family = "qwen3_moe", .balances_by_loss = true},
+                                 LayoutJob{.family = kOwnLayers, .own = window, .num_layers = 2}}) {
+      if (mesh.expert_parallel > 1 && !has_experts(job)) continue;
+      LayoutCase drawn{.job = job, .layout = {.mesh = mesh}};
+      drawn.job.num_sequences = 2;
+      drawn.job.packs = true;
+      EXPECT_EQ(fault_of(drawn), "") << to_source(drawn);
+      drawn.job.packs = false;
+      drawn.job.has_short_sequences = true;
+      EXPECT_EQ(fault_of(drawn), "") << to_source(drawn);
+    }
+  }
+}
+
+TEST(ContextParallelPacks, Train_with_dropout_and_checkpoints_as_on_one_rank) {
+  const LayoutCase drawn{
+      .job = {.family = kOwnLayers, .own = {.has_experts = true, .dropout = 0.25}, .packs = true},
+      .layout = {.mesh = {.data_parallel_shard = 2, .context_parallel_shard = 2}, .checkpoints = Checkpoints::kNested}};
+  EXPECT_EQ(fault_of(drawn), "");
+}
+
 TEST(ContextParallelExperts, Train_as_on_one_rank) {
   for (const DecoderFamily& family : decoder_families()) {
     if (!family.has_experts) continue;

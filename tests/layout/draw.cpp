@@ -102,11 +102,6 @@ LayoutJob draw_job() {
   return job;
 }
 
-// Layouts that are refused are drawn occasionally, to test the refusal.
-bool may_have(const LayoutJob& job, const Layout& layout) {
-  return !refusal({.job = job, .layout = layout}).has_value() || one_in(20);
-}
-
 // Schedule and ranks of a pipeline with a layer or more in each stage; more than one stage in up to two thirds of the
 // layouts whose job can have them.
 Layout draw_pipeline(const LayoutJob& job) {
@@ -116,8 +111,11 @@ Layout draw_pipeline(const LayoutJob& job) {
                 .schedule = any_of<Schedule>(
                     {kOneFOneB, kGPipe, kInterleaved, kZeroBubble, kLoopedBfs, kZeroBubbleV, kDualPipeV})};
   while (num_stages(layout) > job.num_layers && layout.mesh.pipeline_parallel > 1) --layout.mesh.pipeline_parallel;
-  return num_stages(layout) <= job.num_layers && may_have(job, layout) ? layout : Layout();
+  return num_stages(layout) <= job.num_layers ? layout : Layout();
 }
+
+// Masks number positions with their padding: layouts that pad otherwise have others.
+bool pads_sequences(const DeviceMeshParameters& mesh) { return kLayoutSequence % mesh.position_divisor() != 0; }
 
 DeviceMeshParameters draw_mesh(const LayoutJob& job, const Layout& pipeline) {
   using Mesh = DeviceMeshParameters;
@@ -125,23 +123,11 @@ DeviceMeshParameters draw_mesh(const LayoutJob& job, const Layout& pipeline) {
     std::int64_t Mesh::*degree;
     std::vector<std::int64_t> sizes;
   };
-  std::vector<Axis> axes = {{&Mesh::data_parallel_shard, {1, 2, 3, 4, 8}}, {&Mesh::data_parallel_replicate, {1, 2, 3}}};
-  const auto may_be_with = [&](std::int64_t Mesh::*degree) {
-    Layout layout = pipeline;
-    layout.pads = true;  // where the job has short sequences
-    layout.mesh.*degree = 2;
-    return may_have(job, layout);
-  };
-  if (may_be_with(&Mesh::tensor_parallel)) {
-    // Three divide no sequence, and masks number positions with their padding.
-    axes.insert(axes.begin() + 1,
-                {&Mesh::tensor_parallel,
-                 has_dropout(job) ? std::vector<std::int64_t>{1, 2, 4, 8} : std::vector<std::int64_t>{1, 2, 3, 4, 8}});
-  }
-  if (may_be_with(&Mesh::context_parallel_shard)) {
-    axes.push_back({&Mesh::context_parallel_shard, {1, 2, 4}});
-    axes.push_back({&Mesh::context_parallel_replicate, {1, 2}});
-  }
+  const std::vector<Axis> axes = {{&Mesh::data_parallel_shard, {1, 2, 3, 4, 8}},
+                                  {&Mesh::tensor_parallel, {1, 2, 3, 4, 8}},
+                                  {&Mesh::data_parallel_replicate, {1, 2, 3}},
+                                  {&Mesh::context_parallel_shard, {1, 2, 4}},
+                                  {&Mesh::context_parallel_replicate, {1, 2}}};
   const std::int64_t first = number(0, std::ssize(axes));  // so that each axis comes first sometimes
   const std::int64_t most_ranks = one_in(8) ? kMostRanks : kUsualRanks;
   Mesh mesh = pipeline.mesh;
@@ -149,9 +135,8 @@ DeviceMeshParameters draw_mesh(const LayoutJob& job, const Layout& pipeline) {
     const Axis& axis = axes[static_cast<std::size_t>((first + i) % std::ssize(axes))];
     Mesh larger = mesh;
     larger.*axis.degree = any_of(axis.sizes);
-    const std::int64_t parts =
-        larger.context_parallel_shard * larger.context_parallel_replicate * larger.tensor_parallel;
-    if (larger.world_size() <= most_ranks && parts <= kLayoutSequence) mesh = larger;
+    const bool fits = has_dropout(job) ? !pads_sequences(larger) : larger.position_divisor() <= 2 * kLayoutSequence;
+    if (larger.world_size() <= most_ranks && fits) mesh = larger;
   }
   if (has_experts(job)) {
     const auto degree = any_of<std::int64_t>({1, 2, 4, 8});
@@ -184,9 +169,7 @@ Layout draw_layout(const LayoutJob& job) {
     layout.checkpoints = kLayers;  // between layers nothing is kept
   layout.keeps_master_weights = one_in(4);
   if (one_in(4)) layout.deal = any_of<Deal>({Deal::kByReplica, Deal::kByReplica, Deal::kByRank});
-  const bool splits_sequences = layout.mesh.context_parallel_shard * layout.mesh.context_parallel_replicate > 1;
-  const bool needs_padding = layout.mesh.tensor_parallel > 1 || (splits_sequences && !one_in(20));
-  layout.pads = job.has_short_sequences && (needs_padding || !one_in(4));
+  layout.pads = job.has_short_sequences && !one_in(4);
   layout.deals_in_turn = one_in(2);
   layout.fsdp = draw_fsdp();
   layout.tensor.exchange = any_of<ExchangeMethod>({ExchangeMethod::kCommunicator, ExchangeMethod::kCopyEngine});
@@ -259,14 +242,8 @@ LayoutCase draw_case() {
     if (!is_proportional) drawn.job.update_rule = kNesterov;
   }
   drawn.job.has_magnitudes = drawn.job.adapts && (cuts_rows || one_in(2));
-  const auto pads = [](const Layout& layout) {  // masks number positions with their padding
-    const DeviceMeshParameters& mesh = layout.mesh;
-    const std::int64_t num_parts = mesh.context_parallel_shard * mesh.context_parallel_replicate * mesh.tensor_parallel;
-    return kLayoutSequence % num_parts != 0;
-  };
-  if (drawn.job.adapts && !drawn.job.has_short_sequences && one_in(2) && !pads(drawn.layout) && !pads(drawn.rest)) {
-    drawn.job.adapter_dropout = 0.25;
-  }
+  const bool pads = pads_sequences(drawn.layout.mesh) || pads_sequences(drawn.rest.mesh);
+  if (drawn.job.adapts && !drawn.job.has_short_sequences && one_in(2) && !pads) drawn.job.adapter_dropout = 0.25;
   const LayoutJob& job = drawn.job;
   const bool is_language_model = job.heads == std::vector{Head::kCausalLM};
   const bool compares = !job.packs && !job.has_short_sequences && !job.has_pairs && !job.has_snapshots;

@@ -109,7 +109,7 @@ class Parts : public TrainTask<Types<Head>>, public ModelProvider<Types<Head>>, 
  public:
   static constexpr bool kPools = std::is_same_v<Head, ClassificationHead>;
   Parts(const DistContext& context, Job job)
-      : positions_(context.mesh(MeshDomain::kBatch).slice({"cp"})), job_(std::move(job)) {}
+      : positions_(context_parallel_cut(context.mesh(MeshDomain::kBatch).slice({"cp"}))), job_(std::move(job)) {}
 
   ForwardInputs<Types<Head>> build_forward_inputs(const Batch& batch) override {
     const auto here = [&](const at::Tensor& x) { return context_parallel_shard(x, /*dim=*/1, positions_); };
@@ -159,7 +159,7 @@ class Parts : public TrainTask<Types<Head>>, public ModelProvider<Types<Head>>, 
   }
 
  private:
-  DeviceMesh positions_;
+  PositionCut positions_;
   Job job_;
   ModulePtr<PreNormDecoder> backbone_;
   ModulePtr<DecoderWithHead<Head>> model_;

@@ -92,7 +92,7 @@ TEST_P(ExpertParallel, Trains_with_a_bias_and_a_shared_expert_over_padded_sequen
 TEST_P(ExpertParallel, Trains_packed_sequences) {
   const LayoutCase drawn{.job = {.family = families_with_experts().front(), .balances_by_loss = true, .packs = true},
                          .layout = {.mesh = GetParam().mesh}};
-  EXPECT_EQ(fault_of(drawn), "");  // with context parallelism a refusal
+  EXPECT_EQ(fault_of(drawn), "");
 }
 
 TEST(ExpertParallelOverTensorParallelRanks, Continues_on_another_mesh) {

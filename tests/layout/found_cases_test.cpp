@@ -61,8 +61,6 @@ const std::vector<Found> kFound = {
       .layout = {.mesh = {.data_parallel_replicate = 2, .expert_parallel = 2}, .bucket_size_mb = 0}}},
     {"tensor_parallelism_of_two_stages_on_each_rank",
      {.job = {.num_layers = 2}, .layout = {.mesh = {.tensor_parallel = 2}, .schedule = Schedule::kInterleaved}}},
-    {"a_freezing_before_the_first_forward_of_packed_sequences_that_ranks_would_share",
-     {.job = {.freezes_late = true, .packs = true, .num_steps = 1}, .layout = {.mesh = {.context_parallel_shard = 2}}}},
     {"frozen_adapters_of_a_tied_embedding_beside_those_of_its_head",
      {.job = {.num_layers = 2, .ties_embeddings = true, .freezes_attention = true, .adapts = true},
       .layout = {.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2}}}},

@@ -24,6 +24,7 @@
 #include "d9d/modules/mixed_precision.h"
 #include "d9d/optim/build_optimizer.h"
 #include "d9d/optim/ema.h"
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
 #include "d9d/peft/magnitudes.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
@@ -183,6 +184,7 @@ class RankJob {
     }
   }
 
+  DeviceMesh context_ranks() const { return context_.mesh(MeshDomain::kBatch).slice({"cp"}); }
   DeviceMesh positions_and_slices() const { return context_.mesh(MeshDomain::kBatch).slice({"cp", "tp"}); }
 
   // In float64 also where layers compute in it: then the numbers are exactly those without.
@@ -301,10 +303,11 @@ class RankJob {
   const PlanMutation* const plan_;  // borrowed; null: none
   PhaseOfRank& phase_;
   const RandomClockPtr clock_ = std::make_shared<RandomClock>();
-  const Rows rows_ = {.positions = context_.mesh(MeshDomain::kBatch).slice({"cp"}),
-                      .num_slices = layout_.mesh.tensor_parallel,
+  const Rows rows_ = {.positions = context_parallel_cut(context_ranks()),
+                      .position_divisor = layout_.mesh.position_divisor(),
                       .are_padded = layout_.pads,
-                      .padding_is_data = mutation_ == Mutation::kPaddingCounted};
+                      .padding_is_data = mutation_ == Mutation::kPaddingCounted,
+                      .documents_are_late = mutation_ == Mutation::kDocumentsLate && context_ranks().index() > 0};
   std::vector<ModulePtr<LayoutModel>> models_;   // of the rank's stages
   std::vector<std::shared_ptr<Module>> stages_;  // the same
   OffloadList offloads_;

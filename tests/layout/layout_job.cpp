@@ -118,8 +118,6 @@ bool is_rounded_to_float(const LayoutCase& drawn) {
 
 namespace {
 
-constexpr const char* kPackedSequences = "packed sequences";  // in the first forward
-
 // Whether two ranks of a pipeline stage hold parts of one parameter.
 bool share_a_parameter(const LayoutJob& job, const Layout& layout, std::int64_t one, std::int64_t other) {
   const DeviceMeshParameters& mesh = layout.mesh;
@@ -149,25 +147,12 @@ bool waits_for_ever(const LayoutJob& job, const Layout& layout) {
   return false;
 }
 
-std::optional<std::string> refusal(const LayoutJob& job, const Layout& layout) {
-  const DeviceMeshParameters& mesh = layout.mesh;
-  const bool splits_sequences = mesh.context_parallel_shard * mesh.context_parallel_replicate > 1;
-  if (waits_for_ever(job, layout)) return kNeedsEqualMicrobatches;  // before any forward
-  const bool is_packed = job.packs || (job.has_short_sequences && !layout.pads);
-  return is_packed && splits_sequences ? std::optional<std::string>(kPackedSequences) : std::nullopt;
-}
-
 }  // namespace
 
 std::optional<std::string> refusal(const LayoutCase& drawn) {
-  std::int64_t begin = 0;  // of the steps with the layout that is refused
-  auto found = refusal(drawn.job, drawn.layout);
-  if (!found && drawn.resumes_at > 0) {
-    found = refusal(drawn.job, drawn.rest);
-    begin = drawn.resumes_at;
-  }
-  const bool precedes = found == kPackedSequences && begin + 1 == drawn.job.num_steps;  // the first forward
-  return drawn.job.freezes_late && (!found || precedes) ? std::optional<std::string>("expected requires_grad") : found;
+  const auto& [job, layout, resumes_at, rest] = drawn;
+  if (waits_for_ever(job, layout) || (resumes_at > 0 && waits_for_ever(job, rest))) return kNeedsEqualMicrobatches;
+  return job.freezes_late ? std::optional<std::string>("expected requires_grad") : std::nullopt;
 }
 
 namespace {

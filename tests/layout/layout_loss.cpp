@@ -97,8 +97,7 @@ PackedSequences boundaries_of(const std::vector<Sequence>& sequences) {
 
 Inputs make_inputs(const LayoutJob& job, std::int64_t number, std::int64_t which, const Rows& rows) {
   const bool is_one_row = job.has_short_sequences && !rows.are_padded;
-  const std::int64_t num_parts = rows.positions.num_ranks() * rows.num_slices;
-  const std::int64_t length = round_up(kLayoutSequence, num_parts);
+  const std::int64_t length = round_up(kLayoutSequence, rows.position_divisor);
   std::vector<Sequence> sequences;
   std::int64_t num_real = 0;
   for (std::int64_t i = 0; i < job.num_sequences; ++i) {
@@ -108,7 +107,7 @@ Inputs make_inputs(const LayoutJob& job, std::int64_t number, std::int64_t which
   }
   std::int64_t num_padding = 0;  // of one row: none is of nothing, and ranks that share it have equal parts
   if (is_one_row) {
-    num_padding = round_up(std::max<std::int64_t>(1, num_real), num_parts) - num_real;
+    num_padding = round_up(std::max<std::int64_t>(1, num_real), rows.position_divisor) - num_real;
     if (num_padding > 0) pad(sequences.back(), sequences.back().ids.size(0) + num_padding);
   }
   const auto whole = [&](at::Tensor Sequence::*member) {
@@ -129,7 +128,14 @@ Inputs make_inputs(const LayoutJob& job, std::int64_t number, std::int64_t which
                 .share = 1.0 / static_cast<double>(rows.positions.num_ranks())};
   const bool has_padding = num_padding > 0 || (!is_one_row && num_real < job.num_sequences * length);
   if (job.pooling != Pooling::kAll || job.has_short_sequences || has_padding) inputs.mask = whole(&Sequence::mask);
-  if (job.packs || is_one_row) inputs.packed = boundaries_of(sequences);
+  if (job.packs || is_one_row) {
+    for (Sequence& sequence : sequences) {
+      const bool is_late = rows.documents_are_late && sequence.documents[1] > 0;
+      sequence.documents[0] += is_late ? 1 : 0;
+      sequence.documents[1] -= is_late ? 1 : 0;
+    }
+    inputs.packed = boundaries_of(sequences);
+  }
   if (has_padding && !rows.padding_is_data) {
     inputs.real_positions = here(&Sequence::is_real).reshape({-1}).nonzero().squeeze(1);
   }
@@ -239,7 +245,7 @@ LayoutLoss weighted(const at::Tensor& losses, const at::Tensor& counts, const st
 // The mean over pairs. Their number is that of whole sequences, of which this rank may have no label.
 LayoutLoss preference_loss(const DecoderHeadsOutput& output, const LayoutJob& job, std::int64_t number,
                            const Rows& rows) {
-  const at::Tensor of_sequences = sequence_log_probs(cross_entropy(output), rows.positions).to(at::kDouble);
+  const at::Tensor of_sequences = sequence_log_probs(cross_entropy(output), rows.positions.ranks()).to(at::kDouble);
   const at::Tensor references = at::sin(at::arange(job.num_sequences, at::kDouble) + static_cast<double>(number));
   const at::Tensor ratios = (of_sequences - references).view({-1, 2});
   const Inputs whole = make_inputs(job, number, 0, {});

@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "d9d/core/mesh/device_mesh.h"
+#include "d9d/core/dtensor/position_cut.h"
 
 #include "tests/layout/layout_model.h"
 
@@ -17,10 +17,12 @@ struct LayoutLoss {
 
 // How a rank arranges what belongs to it.
 struct Rows {
-  DeviceMesh positions = {};     // the ranks over which sequences are cut; this rank uses its part
-  std::int64_t num_slices = 1;   // ranks that cut this part further, each by itself
-  bool are_padded = false;       // Layout::pads
-  bool padding_is_data = false;  // a fault: microbatches do not say which positions are padding
+  PositionCut positions = {};         // this rank uses its part of each sequence
+  std::int64_t position_divisor = 1;  // of the ranks that share a sequence
+  bool are_padded = false;            // Layout::pads
+  // Faults: microbatches do not say which positions are padding; the first document of a pack ends a position later.
+  bool padding_is_data = false;
+  bool documents_are_late = false;
 };
 
 // What the stages of a pipeline get of microbatch `number`, counted over the job.

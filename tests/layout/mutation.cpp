@@ -198,6 +198,7 @@ constexpr Description kDescriptions[] = {
     {Mutation::kLossOfPart, "loss_of_part", "the loss sums the vocabulary of one rank"},
     {Mutation::kHeadsRolled, "heads_rolled", "heads that ranks exchanged for positions come back in another order"},
     {Mutation::kAnnouncedDtype, "announced_dtype", "a stage announces hidden states of the other of mixed dtypes"},
+    {Mutation::kDocumentsLate, "documents_late", "packed documents end later for all context-parallel ranks but one"},
 };
 
 const Description& description_of(Mutation mutation) { return kDescriptions[static_cast<std::size_t>(mutation)]; }
@@ -264,6 +265,7 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   }
   if (mutation == Mutation::kAveragesStale) return job.has_averages;
   if (mutation == Mutation::kAnnouncedDtype) return num_stages(layout) > 1 && job.is_mixed;
+  if (mutation == Mutation::kDocumentsLate) return job.packs && has_context;
   if (mutation == Mutation::kAuxiliaryOfStage) {
     return num_stages(layout) > 1 && has_experts(job) && job.balances_by_loss;
   }

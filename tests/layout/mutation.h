@@ -53,6 +53,7 @@ enum class Mutation : std::uint8_t {
   kLossOfPart,         // the loss sums the vocabulary of one rank
   kHeadsRolled,        // heads that ranks exchanged for positions come back in the order of another rank
   kAnnouncedDtype,     // a stage of a job of mixed dtypes announces hidden states of the other one
+  kDocumentsLate,      // packed documents end a position later for all context-parallel ranks but the first
 };
 [[nodiscard]] const char* name_of(Mutation mutation);
 [[nodiscard]] const char* describe(Mutation mutation);

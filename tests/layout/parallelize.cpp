@@ -49,13 +49,14 @@ void parallelize_by_hand(const DistContext& context, const LayoutModel& model, c
   const DeviceMesh& expert = context.mesh(MeshDomain::kExpert);
   D9D_CHECK(dense.axis_size("tp") == 1, ConfigError, "[test::parallelize_by_hand] mesh.tensor_parallel is not for it.");
   PreNormDecoder& decoder = *model.backbone;
-  const DeviceMesh positions = context.mesh(MeshDomain::kBatch).slice({"cp"});
-  if (positions.num_ranks() > 1) {
+  const DeviceMesh ranks = context.mesh(MeshDomain::kBatch).slice({"cp"});
+  if (ranks.num_ranks() > 1) {
+    const PositionCut positions = context_parallel_cut(ranks);
     parallelize_context_parallel(decoder, positions, layout.context);
     decoder.set_context_ranks(positions);
     for (const auto& head : model.heads()) parallelize_context_parallel(*head, positions);
   }
-  parallelize_experts(context, decoder, positions);
+  parallelize_experts(context, decoder, ranks);
   if (dense.axis_size("dp_cp_shard") > 1) {
     shard_layers(context, model, layout);
   } else if (expert.axis_size("ep_shard") > 1) {

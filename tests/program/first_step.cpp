@@ -148,12 +148,12 @@ class FirstStep {
 
  private:
   void run_microbatch(GradientManager& manager, std::int64_t number) {
-    const DeviceMesh ranks = context_.mesh(MeshDomain::kBatch).slice({"cp"});
+    const PositionCut cut = context_parallel_cut(context_.mesh(MeshDomain::kBatch).slice({"cp"}));
     const auto here = [&](const at::Tensor& row) {
-      return context_parallel_shard(row, /*dim=*/1, ranks).to(context_.device());
+      return context_parallel_shard(row, /*dim=*/1, cut).to(context_.device());
     };
     const auto name_of = [&](std::size_t layer) { return cat("routing.", layer, ".", number); };
-    const PositionCut of_router = PositionCut(ranks).then(context_.mesh(MeshDomain::kBatch).slice({"tp"}));
+    const PositionCut of_router = cut.then(PositionCut(context_.mesh(MeshDomain::kBatch).slice({"tp"})));
     for (std::size_t layer = 0; layer < routers_.size(); ++layer) {
       const auto whole = [&] { return routing_->tensor(name_of(layer)).to(context_.device()); };
       routers_[layer]->begin(routing_ ? of_router.part_of(whole(), /*dim=*/0) : at::Tensor());

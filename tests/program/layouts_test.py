@@ -223,10 +223,12 @@ class Layouts(ProgramTest):
                 self.assert_same(job, expected)
                 self.assertEqual(job.sample, expected.sample)
 
-    def test_packed_sequences_that_ranks_would_share_are_refused(self):
-        packed = ("mesh.context_parallel_shard=2", 'data.view={"kind":"packed"}')
-        if fits(*packed):
-            self.assert_one_error(self.job().run(*packed), "mesh.context_parallel_shard")
+    def test_packed_documents_that_ranks_share_train_as_on_one_rank(self):
+        packed = 'data.view={"kind":"packed","long_documents":"split"}'
+        for mesh in (["mesh.context_parallel_shard=2"], ["mesh.context_parallel_shard=2", "mesh.tensor_parallel=2"]):
+            if fits(*mesh):
+                with self.subTest(mesh):
+                    self.assert_same(self.run_job("dense", packed, *mesh), self.of_one_rank("dense", packed))
 
     def test_copies_between_processes_on_CPUs_are_refused(self):
         result = self.job().run("mesh.data_parallel_shard=2", "launch.ranks=processes", "launch.device=cpu",

@@ -14,8 +14,8 @@ class AttentionContext {
  public:
   virtual ~AttentionContext() = default;
   // Collective. inputs: query, key, value [B, S / W, H, D] of this rank's positions; mask broadcastable to
-  // [B, Hq, S / W, S], for this rank's queries and all keys. Returns [B, S / W, Hq, D]. preferences: of the kernels
-  // that compute on this rank.
+  // [B, Hq, S / W, S], for this rank's queries and all keys; packed of all B * S positions, with no sequence in two
+  // rows if W > 1. Returns [B, S / W, Hq, D]. preferences: of the kernels that compute on this rank.
   [[nodiscard]] virtual at::Tensor attend(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options,
                                           const kernels::SdpaPreferences& preferences) const = 0;
 };

@@ -44,8 +44,8 @@ class GroupedQueryAttention : public Module {
 
   // hidden_states [B, S, H], tables [B, S, rope_dim or D] (ignored if rope_dim is 0), mask as in
   // kernels/attention/sdpa.h -> [B, S, H]. Under tensor parallelism hidden states are shards of the sequence, but
-  // tables cover the whole sequence. packed: sequences in the order of the B * S positions; the tables count the
-  // positions of each from 0.
+  // tables cover the whole sequence. packed: sequences in the order of the B * S positions, under context
+  // parallelism of those of all ranks; the tables count the positions of each from 0.
   [[nodiscard]] at::Tensor forward(const at::Tensor& hidden_states, const RotaryTables& tables,
                                    const std::optional<at::Tensor>& attention_mask = std::nullopt,
                                    const std::optional<PackedSequences>& packed = std::nullopt) const;

@@ -13,7 +13,7 @@ std::optional<TensorPlan> PooledHead::tensor_plan(std::int64_t /*num_ranks*/) co
 
 void PooledHead::set_tensor_parallel_context(TensorParallelContextPtr context) {
   ranks_.of_shards = context->ranks();
-  share_rows(ranks_.of_shards);
+  share_rows(PositionCut(ranks_.of_shards));
 }
 
 void PooledHead::set_context_ranks(const PositionCut& ranks) {

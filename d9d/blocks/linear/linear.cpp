@@ -112,7 +112,7 @@ void Linear::compute_only(const FlatRange& outputs, const DeviceMesh& ranks) {
   computed_ = outputs;
   if (!adapter()) return;
   adapter()->b->compute_only(outputs, ranks);
-  if (adapter()->dropout) adapter()->dropout->add_cut({.ranks = ranks});
+  if (adapter()->dropout) adapter()->dropout->add_cut({.ranks = PositionCut(ranks)});
   if (adapter()->magnitude) adapter()->magnitude->compute_only(outputs);
 }
 

@@ -19,7 +19,7 @@ void AdapterDropout::set_tensor_parallel_context(TensorParallelContextPtr contex
                                [](const Placement& placement) { return std::holds_alternative<Shard>(placement); });
   };
   if (is_cut(a_) || std::ranges::any_of(b_, is_cut)) {
-    add_cut({.ranks = context->ranks()});
+    add_cut({.ranks = PositionCut(context->ranks())});
   } else {
     Dropout::set_tensor_parallel_context(std::move(context));
   }

@@ -98,7 +98,8 @@ at::Tensor MoELayer::balance_loss(const RoutedTokens& routed) const {
   });
   if (shards_.num_ranks() > 1 || ranks_.of_positions.num_ranks() > 1) {
     const at::Tensor here = at::stack({probabilities, counts.to(probabilities.scalar_type())});
-    const at::Tensor sums = sum_over_positions(here, {.of_context = ranks_.of_positions, .of_shards = shards_});
+    const at::Tensor sums =
+        sum_over_positions(here, {.of_context = PositionCut(ranks_.of_positions), .of_shards = shards_});
     probabilities = sums[0];
     counts = sums[1];
   }

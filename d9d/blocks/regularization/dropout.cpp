@@ -22,7 +22,7 @@ std::optional<TensorPlan> Dropout::tensor_plan(std::int64_t /*num_ranks*/) const
 }
 
 void Dropout::set_tensor_parallel_context(TensorParallelContextPtr context) {
-  add_cut({.ranks = context->ranks(), .dim = kPositions});
+  add_cut({.ranks = PositionCut(context->ranks()), .dim = kPositions});
 }
 
 void Dropout::add_cut(const TensorCut& cut) {

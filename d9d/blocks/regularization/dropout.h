@@ -7,7 +7,7 @@
 //
 // Example
 //   x = dropout(x);                                                        // [B, S, H]
-//   dropout->add_cut({.ranks = batch.slice({"cp"}), .dim = 1});            // a rank has S / W of the positions
+//   dropout->add_cut({.ranks = PositionCut(batch.slice({"tp"})), .dim = 1});   // a rank has S / W of the positions
 #pragma once
 
 #include <optional>

@@ -21,7 +21,7 @@ struct PositionRanks {
   DeviceMesh of_shards = {};  // tensor parallelism, which divides the parts of these between blocks: all have one loss
 
   [[nodiscard]] std::int64_t num_parts() const { return of_context.num_ranks() * of_shards.num_ranks(); }  // W
-  [[nodiscard]] PositionCut cut() const { return of_context.then(of_shards); }
+  [[nodiscard]] PositionCut cut() const { return of_context.then(PositionCut(of_shards)); }
 };
 
 // Collective over all ranks, in forward and, over those of context parallelism, in backward. The gradient is that of

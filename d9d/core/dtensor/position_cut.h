@@ -2,10 +2,10 @@
 // elements, attention knows which positions its queries have, and generation finds the last one.
 //
 // Example
-//   const PositionCut cut = PositionCut(batch.slice({"cp"})).then(batch.slice({"tp"}));
-//   cut.ranges(12);                        // over 2 x 2 ranks, on the third: {[6, 9)}
-//   const PositionCut halves(batch.slice({"cp"}), {{0, 3}, {1, 2}});      // of four equal chunks each rank has two
-//   halves.part_of(ids, /*dim=*/1);        // on the first: the first and the last chunk
+//   const PositionCut outer(batch.slice({"cp"}), {{0, 3}, {1, 2}});       // of four equal chunks each rank has two
+//   outer.part_of(ids, /*dim=*/1);                                        // on the first: the first and the last chunk
+//   const PositionCut cut = outer.then(PositionCut(batch.slice({"tp"})));
+//   cut.ranges(12);                                                       // on the third of 2 x 2 ranks: {[3, 6)}
 //
 // Legend   S positions of the whole sequence, W ranks
 #pragma once
@@ -22,9 +22,8 @@ namespace d9d {
 
 class PositionCut {
  public:
-  PositionCut() = default;  // one rank, which has all positions
-  // Rank r has part r of W equal parts. Not explicit: this is what ranks of a mesh mean where nothing else is said.
-  PositionCut(DeviceMesh ranks);  // NOLINT(google-explicit-constructor): a mesh converts
+  PositionCut() = default;                 // one rank, which has all positions
+  explicit PositionCut(DeviceMesh ranks);  // rank r has part r of W equal parts
   // Rank r has chunks chunks_of_rank[r] of equal chunks, in this order: as many on each rank, each chunk on one.
   PositionCut(DeviceMesh ranks, std::vector<std::vector<std::int64_t>> chunks_of_rank);
   // `inner` cuts what this leaves to a rank.

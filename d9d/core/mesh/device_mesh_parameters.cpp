@@ -1,5 +1,7 @@
 #include "d9d/core/mesh/device_mesh_parameters.h"
 
+#include <numeric>
+
 #include "d9d/base/check.h"
 #include "d9d/base/config/describe.h"
 
@@ -15,6 +17,11 @@ bool DeviceMeshParameters::is_distributed() const { return *this != DeviceMeshPa
 std::int64_t DeviceMeshParameters::world_size() const {
   return pipeline_parallel * data_parallel_replicate * data_parallel_shard * context_parallel_shard *
          context_parallel_replicate * tensor_parallel;
+}
+
+std::int64_t DeviceMeshParameters::position_divisor() const {
+  const std::int64_t context_parallel = context_parallel_shard * context_parallel_replicate;
+  return context_parallel == 1 ? tensor_parallel : context_parallel * std::lcm(std::int64_t{2}, tensor_parallel);
 }
 
 void DeviceMeshParameters::validate(const ConfigPath& path) const {

@@ -34,6 +34,10 @@ struct DeviceMeshParameters {
   // Number of ranks of the job.
   [[nodiscard]] std::int64_t world_size() const;
 
+  // Each sequence has a multiple of so many positions: context-parallel ranks have two equal chunks of it each
+  // (context_parallel_cut()), and tensor-parallel ranks divide what each of these has.
+  [[nodiscard]] std::int64_t position_divisor() const;
+
   // Throws ConfigError, with the arithmetic, unless degrees are positive and fit together.
   void validate(const ConfigPath& path) const;
 

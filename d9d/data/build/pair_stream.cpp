@@ -59,9 +59,9 @@ std::unique_ptr<PackStream<TokenBatch>> build_pair_stream(const DataConfig& conf
   const DocumentsIdentity identity = documents->identity();
   if (!identity.tokens.empty()) options.stream.dataset_identity = nlohmann::json::array({to_json(identity)});
   auto dataset = std::make_shared<const PairDataset>(std::move(documents), sequence.sequence_length, too_long);
-  const DeviceMeshParameters& mesh = options.mesh;
-  const std::int64_t num_ranks = mesh.context_parallel_shard * mesh.context_parallel_replicate * mesh.tensor_parallel;
-  const auto collate = [num_ranks](std::span<const PairSample> samples) { return collate_pairs(samples, num_ranks); };
+  const auto collate = [multiple = options.mesh.position_divisor()](std::span<const PairSample> samples) {
+    return collate_pairs(samples, multiple);
+  };
   return make_pack_stream<TokenBatch>(std::move(dataset), collate, loader_config(config), options.stream);
 }
 

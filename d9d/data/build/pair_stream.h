@@ -16,7 +16,7 @@
 namespace d9d {
 
 // global_batch_size and microbatch_size count pairs; a batch has two sequences for each (collate_pairs()), padded to
-// the longest of the microbatch, in a multiple of the ranks that share a sequence. Throws the ConfigError or IoError of
+// the longest of the microbatch, in a multiple of mesh.position_divisor(). Throws the ConfigError or IoError of
 // build_documents() and PairDataset, and ConfigError for data that are no pairs, for other views, for long_documents
 // other than refuse and skip, and if sequences are longer than max_positions.
 [[nodiscard]] std::unique_ptr<PackStream<TokenBatch>> build_pair_stream(const DataConfig& config,

@@ -43,31 +43,11 @@ const SequenceConfig& sequence_of(const SourceConfig& config) {
   return std::visit([](const auto& source) -> const SequenceConfig& { return source.sequence; }, config);
 }
 
-std::int64_t num_context_ranks(const DeviceMeshParameters& mesh) {
-  return mesh.context_parallel_shard * mesh.context_parallel_replicate;
-}
-
-// Returns the number of ranks that share a sequence, which is padded to a multiple of this number.
-std::int64_t num_position_ranks(const DeviceMeshParameters& mesh) {
-  return num_context_ranks(mesh) * mesh.tensor_parallel;
-}
-
-// Throws ConfigError if the ranks of the mesh cannot share packed sequences: context-parallel ranks.
-void check_packed(const DeviceMeshParameters& mesh) {
-  D9D_CHECK(num_context_ranks(mesh) == 1, ConfigError,
-            "[data::build_token_stream] expected mesh.context_parallel_shard * context_parallel_replicate = 1 with the "
-            "views \"packed\" and \"streamed\", got ",
-            num_context_ranks(mesh), ". Choose the view \"documents\" or \"concatenated\", or another mesh.");
-}
-
 void check_length(const SequenceConfig& sequence, const Job& job) {
   const auto& max_positions = job.options.max_positions;
   D9D_CHECK(!max_positions || sequence.sequence_length <= *max_positions, ConfigError,
             "[data::build_token_stream] expected sequence_length <= the model's max_position_ids = ", *max_positions,
             ", got sequence_length = ", sequence.sequence_length, ". Change one of the two.");
-  const bool is_packed = std::holds_alternative<PackedViewConfig>(sequence.view) ||
-                         std::holds_alternative<StreamedViewConfig>(sequence.view);
-  if (is_packed) check_packed(job.options.mesh);
 }
 
 // Returns whether the source has tokens, such as prompts, that are only inputs and not predicted.
@@ -260,7 +240,7 @@ std::function<TokenBatch(TokenBatch)> pinning(const AutoDataConfig& loader) {
 }
 
 std::function<TokenBatch(std::span<const TokenSample>)> collating(const DeviceMeshParameters& mesh) {
-  return [multiple = num_position_ranks(mesh)](std::span<const TokenSample> samples) {
+  return [multiple = mesh.position_divisor()](std::span<const TokenSample> samples) {
     return samples.front().packed_lengths.empty() ? collate_padded_to_multiple(samples, multiple)
                                                   : collate_fixed_to_multiple(samples, multiple);
   };
@@ -298,7 +278,7 @@ std::unique_ptr<PackStream<TokenBatch>> build_streamed(const SourceConfig& confi
                                                          .tokens_per_step = view.tokens_per_step,
                                                          .global_batch_size = job.loader.global_batch_size,
                                                          .microbatch_size = job.loader.microbatch_size,
-                                                         .length_multiple = num_position_ranks(job.options.mesh),
+                                                         .length_multiple = job.options.mesh.position_divisor(),
                                                          .rank = stream.rank,
                                                          .mode = job.loader.shard_indexing_mode,
                                                          .num_workers = job.loader.num_workers,

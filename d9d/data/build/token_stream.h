@@ -24,10 +24,9 @@ struct TokenStreamOptions {
 };
 
 // Reads the documents of the source (build_documents), applies its view (build_view) and batches the samples. Documents
-// are padded to the longest of a microbatch; documents and concatenated sequences are then padded to a multiple of the
-// number of ranks that share a sequence. Packed sequences have a fixed length. Throws the ConfigError or IoError of
-// build_documents() and build_view(), and ConfigError if sequences are longer than max_positions, if the ranks that
-// share a sequence cannot share packed ones, or if the sources of a mixture are not all packed or all unpacked, are
+// are padded to the longest of a microbatch, and all sequences then to a multiple of mesh.position_divisor(), so that
+// ranks can share them. Throws the ConfigError or IoError of build_documents() and build_view(), and ConfigError if
+// sequences are longer than max_positions, or if the sources of a mixture are not all packed or all unpacked, are
 // packed to different lengths, or have tokenizers in which one id has different texts. The view "streamed" of a source
 // of rows is built as StreamedPacks.
 [[nodiscard]] std::unique_ptr<PackStream<TokenBatch>> build_token_stream(const DataConfig& config,

@@ -41,7 +41,8 @@ struct TokenBatch {
   at::Tensor input_ids;
   at::Tensor labels;
   at::Tensor position_ids;
-  // Document boundaries among the B * S positions; padding counts as a document. Unset: each sequence is one document.
+  // Document boundaries among the B * S positions, those of rows among them; padding counts as a document. Unset: each
+  // sequence is one document.
   std::optional<PackedSequences> packed = {};
   // B numbers: the first lengths[b] positions of sequence b are data, the others padding. They are on the host, so that
   // counting does not wait for a GPU. Empty: there is no padding.
@@ -65,16 +66,16 @@ void make_padding(TokenSample& sample);
 // Stacks sequences of equal length; if they are packed, the batch gets their document boundaries (TokenBatch::packed).
 // Throws ConfigError if there is no sample, if lengths differ, or if only some are packed.
 [[nodiscard]] TokenBatch collate_fixed(std::span<const TokenSample> samples);
-// The same with each sequence padded at its end to a multiple of `multiple` positions, so that `multiple` ranks can
-// share it. The padding of a packed sequence is a document.
+// The same with each sequence padded at its end to a multiple of `multiple` positions, so that ranks can share it
+// (DeviceMeshParameters::position_divisor()). The padding of a packed sequence is a document.
 [[nodiscard]] TokenBatch collate_fixed_to_multiple(std::span<const TokenSample> samples, std::int64_t multiple);
 
 // Stacks sequences of any lengths, padded on the right to the longest (at least one position) with input 0, label
 // kIgnoreIndex and position 0. Causal attention and ignored labels make an attention mask unnecessary; `lengths` says
 // what is padding. Throws ConfigError if there is no sample, or a packed one.
 [[nodiscard]] TokenBatch collate_padded(std::span<const TokenSample> samples);
-// Calls collate_padded() but pads to a multiple of `multiple` positions, so that `multiple` ranks can share each
-// sequence.
+// Calls collate_padded() but pads to a multiple of `multiple` positions, so that ranks can share each sequence
+// (DeviceMeshParameters::position_divisor()).
 [[nodiscard]] TokenBatch collate_padded_to_multiple(std::span<const TokenSample> samples, std::int64_t multiple);
 
 // Returns which positions in `ranges` of each sequence, such as those of a rank (PositionCut), are data and not

@@ -35,7 +35,7 @@ struct StreamedOptions {
   std::int64_t tokens_per_step = 0;  // positions without padding over all ranks; 0: global_batch_size sequences
   std::int64_t global_batch_size = 1;
   std::int64_t microbatch_size = 1;
-  std::int64_t length_multiple = 1;  // sequences are padded to a multiple of it: the ranks that share each
+  std::int64_t length_multiple = 1;  // sequences are padded to a multiple of it, so that ranks can share each
   DataParallelRank rank = {};
   ShardIndexingMode mode = ShardIndexingMode::kSequential;
   std::int64_t num_workers = 0;                         // threads, each tokenising a part; 0: next() tokenises

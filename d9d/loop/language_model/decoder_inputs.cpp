@@ -5,7 +5,6 @@
 
 #include <ATen/ATen.h>
 
-#include "d9d/base/check.h"
 #include "d9d/parallelism/context/parallelize_context_parallel.h"
 
 namespace d9d {
@@ -17,9 +16,6 @@ DecoderInputs decoder_inputs(const TokenBatch& batch, const PositionCut& positio
   std::optional<at::Tensor> real = real_positions(batch, positions.ranges(batch.input_ids.size(1)), ids.device());
   const std::int64_t num_tokens = real ? real->size(0) : ids.numel();
   if (!options.tells_padding) real.reset();
-  D9D_CHECK(!batch.packed || positions.num_ranks() == 1, ConfigError,
-            "[loop::decoder_inputs] expected context parallelism of 1 with packed sequences, got ",
-            positions.num_ranks(), ". Choose the view \"documents\" or \"concatenated\", or another mesh.");
   return {.input = {ids},
           .shared = {.sequence = {.position_ids = here(batch.position_ids),
                                   .hidden_states_agg_mask = std::nullopt,

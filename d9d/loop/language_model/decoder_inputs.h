@@ -19,15 +19,15 @@ struct LanguageModelTaskOptions {
   bool tells_padding = true;
 };
 
-// This rank's positions of the sequences, [B, S / W] on each of W ranks that share them.
+// This rank's positions of the sequences, [B, S / W] on each of W ranks that share them, and the ends of all documents.
 struct DecoderInputs {
   SequenceInput input;
   DecoderForCausalLM::Shared shared;  // labels: shared.head.labels
   std::int64_t num_tokens = 0;        // positions without padding
 };
 
-// Local. positions: of the ranks that share a sequence (axis "cp"). Throws ConfigError for packed sequences that
-// several ranks would share.
+// Local. positions: context_parallel_cut() of the ranks that share a sequence. Boundaries of packed sequences are those
+// of all ranks. Throws ConfigError unless the length of the sequences is a multiple of positions.divisor().
 [[nodiscard]] DecoderInputs decoder_inputs(const TokenBatch& batch, const PositionCut& positions,
                                            const LanguageModelTaskOptions& options);
 

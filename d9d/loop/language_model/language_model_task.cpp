@@ -5,11 +5,12 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/ignore_index.h"
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
 
 namespace d9d {
 
 LanguageModelTask::LanguageModelTask(const DistContext& context, LanguageModelTaskOptions options)
-    : positions_(context.mesh(MeshDomain::kBatch).slice({"cp"})), options_(options) {}
+    : positions_(context_parallel_cut(context.mesh(MeshDomain::kBatch).slice({"cp"}))), options_(options) {}
 
 ForwardInputs<LanguageModelTypes> LanguageModelTask::build_forward_inputs(const TokenBatch& batch) {
   DecoderInputs inputs = decoder_inputs(batch, positions_, options_);

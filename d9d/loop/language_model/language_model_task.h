@@ -48,7 +48,7 @@ class LanguageModelTask : public TrainTask<LanguageModelTypes> {
   void update_metrics(const LanguageModelState& state, const MetricMap& metrics) override;
 
  private:
-  DeviceMesh positions_;  // the ranks that share a sequence
+  PositionCut positions_;  // of the ranks that share a sequence
   LanguageModelTaskOptions options_;
 };
 

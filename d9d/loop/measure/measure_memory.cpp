@@ -229,10 +229,9 @@ class MeasuredRank {
     gradients_.emplace(context_, *module_, request_.trainer.gradient_manager, request_.trainer.gradient_clipping,
                        GradientMemory::kOfStep, modules_);
     step_.gradients = &*gradients_;
-    // Sequences are padded to a multiple of the number of ranks that share them.
-    const std::int64_t num_sharing = context_.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).num_ranks();
-    const at::Tensor ids = at::zeros({request_.num_sequences, round_up(request_.sequence_length, num_sharing)},
-                                     at::TensorOptions(context_.device()).dtype(at::kLong));
+    const std::int64_t length = round_up(request_.sequence_length, context_.mesh_parameters().position_divisor());
+    const at::Tensor ids =
+        at::zeros({request_.num_sequences, length}, at::TensorOptions(context_.device()).dtype(at::kLong));
     microbatch_ = std::make_unique<Microbatch<LanguageModelTypes>>(
         task_, TokenBatch{.input_ids = ids, .labels = ids, .position_ids = ids});
     microbatch_->build_inputs();

@@ -128,15 +128,16 @@ void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
                          const TensorParallelConfig& tensor, const ContextParallelConfig& of_context) {
   const DeviceMesh& dense = context.mesh(MeshDomain::kDense);
   const DeviceMesh& expert = context.mesh(MeshDomain::kExpert);
-  const DeviceMesh positions = context.mesh(MeshDomain::kBatch).slice({"cp"});
-  if (positions.num_ranks() > 1) {
+  const DeviceMesh ranks = context.mesh(MeshDomain::kBatch).slice({"cp"});
+  if (ranks.num_ranks() > 1) {
+    const PositionCut positions = context_parallel_cut(ranks);
     parallelize_context_parallel(decoder, positions, of_context);
     decoder.set_context_ranks(positions);
     for (const auto& head : without_null(heads)) parallelize_context_parallel(*head, positions);
   }
   parallelize_expert_parallel(
       decoder, expert,
-      {.of_tokens = context.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"}), .of_positions = positions});
+      {.of_tokens = context.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"}), .of_positions = ranks});
   if (dense.axis_size("tp") > 1) tensor_parallel(decoder, without_null(heads), dense, tensor);
   if (dense.axis_size("dp_cp_shard") > 1) {
     shard(context, decoder, heads, fsdp);

@@ -40,7 +40,9 @@ using SequenceStageInput = std::variant<SequenceInput, SequenceTransfer>;
 struct SequenceShared {                              // to every stage, and to every layer
   at::Tensor position_ids;                           // [B, S] int64
   std::optional<at::Tensor> hidden_states_agg_mask;  // [B, S], see HiddenStatesAggregator
-  // Documents that do not see each other, in the order of the B * S positions; position_ids count from 0 in each.
+  // Documents that do not see each other, in the order of the B * S positions; position_ids count from 0 in each. Under
+  // context parallelism, which cuts all other members, these are the positions of all its ranks, and no document is in
+  // two rows.
   std::optional<PackedSequences> packed = std::nullopt;
   // [n] int64, ascending: the indices of those of the B * S positions that are data. The others are padding, which is
   // not sent to experts and does not count in their balance. None: all. Real positions must not see padding, so it

@@ -3,13 +3,14 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/rounding.h"
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
 
 namespace d9d {
 
 ShardedSequence::ShardedSequence(const at::Tensor& ids, const DeviceMesh& ranks)
     : context_ranks_(ranks.has_axis("cp") ? ranks.slice({"cp"}) : DeviceMesh()) {
-  const PositionCut of_context(context_ranks_);
-  const PositionCut positions = of_context.then(ranks.has_axis("tp") ? ranks.slice({"tp"}) : DeviceMesh());
+  const PositionCut of_context = context_parallel_cut(context_ranks_);
+  const PositionCut positions = of_context.then(PositionCut(ranks.has_axis("tp") ? ranks.slice({"tp"}) : DeviceMesh()));
   const std::int64_t length = ids.size(1), padded = round_up(length, positions.divisor());
   last_ = positions.place_of(length - 1, padded);
   const auto of_this_rank = [&](const at::Tensor& row) {

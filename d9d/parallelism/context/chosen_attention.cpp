@@ -10,8 +10,6 @@ namespace d9d {
 
 at::Tensor ChosenAttentionContext::attend(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options,
                                           const kernels::SdpaPreferences& preferences) const {
-  D9D_CHECK(!inputs.packed, ConfigError,
-            "[parallelism::context] expected no packed sequences, got some. Pack without context parallelism.");
   ContextAttentionCall call = context_attention_call(inputs, options, positions_.num_ranks());
   call.no_ring = ring_refusal(inputs, options, positions_);
   ContextAttention method = choose_context_attention(call, config_.attention).method;

@@ -32,7 +32,7 @@ bool ranks_divide_heads(std::int64_t num_ranks, std::int64_t num_heads, std::int
 at::Tensor HeadsAttentionContext::attend(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options,
                                          const kernels::SdpaPreferences& preferences) const {
   const DeviceMesh ranks = positions_.ranks();
-  const std::int64_t num_ranks = ranks.num_ranks(), batch = inputs.query.size(0);
+  const std::int64_t num_ranks = ranks.num_ranks();
   const std::int64_t num_heads = inputs.query.size(kHeadsDim), num_kv_heads = inputs.key.size(kHeadsDim);
   D9D_CHECK(ranks_divide_heads(num_ranks, num_heads, num_kv_heads), ConfigError,
             "[parallelism::context] expected context-parallel ranks that divide the heads, got ", num_ranks,
@@ -45,15 +45,13 @@ at::Tensor HeadsAttentionContext::attend(const kernels::SdpaInputs& inputs, cons
       at::cat({by_rank(inputs.query, num_ranks), by_rank(inputs.key, num_ranks), by_rank(inputs.value, num_ranks)},
               kHeadsOfRankDim);
   const at::Tensor exchanged = all_to_all_along(parts, kRanksDim, kPositions, communicator).squeeze(kRanksDim);
-  at::Tensor all = positions_.in_order(exchanged, kPositions);  // [B, S, heads of q | k | v of this rank, D]
-  if (inputs.packed) all = all.flatten(0, 1).unsqueeze(0);      // kernels take one row of sequences
+  const at::Tensor all = positions_.in_order(exchanged, kPositions);  // [B, S, heads of q | k | v of this rank, D]
   const std::int64_t own = num_heads / num_ranks, own_kv = std::max<std::int64_t>(num_kv_heads / num_ranks, 1);
   const at::Tensor query = all.narrow(kHeadsDim, 0, own), key = all.narrow(kHeadsDim, own, own_kv);
   const at::Tensor value = all.narrow(kHeadsDim, own + own_kv, own_kv);
   kernels::SdpaInputs here{.query = query, .key = key, .value = value, .packed = inputs.packed};
   if (inputs.sinks) here.sinks = inputs.sinks->narrow(0, ranks.index() * own, own);
-  at::Tensor out = kernels::scaled_dot_product_attention(here, options, preferences);
-  if (inputs.packed) out = out.squeeze(0).unflatten(0, {batch, -1});
+  const at::Tensor out = kernels::scaled_dot_product_attention(here, options, preferences);
   return all_to_all_along(positions_.in_rank_order(out, kPositions), kPositions, kHeadsDim, communicator);
 }
 

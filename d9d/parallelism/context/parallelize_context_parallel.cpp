@@ -1,5 +1,8 @@
 #include "d9d/parallelism/context/parallelize_context_parallel.h"
 
+#include <utility>
+#include <vector>
+
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
@@ -10,6 +13,14 @@
 #include "d9d/parallelism/context/chosen_attention.h"
 
 namespace d9d {
+
+PositionCut context_parallel_cut(const DeviceMesh& ranks) {
+  const std::int64_t num_ranks = ranks.num_ranks();
+  if (num_ranks == 1) return {};
+  std::vector<std::vector<std::int64_t>> chunks_of_rank;
+  for (std::int64_t rank = 0; rank < num_ranks; ++rank) chunks_of_rank.push_back({rank, 2 * num_ranks - 1 - rank});
+  return {ranks, std::move(chunks_of_rank)};
+}
 
 void parallelize_context_parallel(Module& module, const PositionCut& positions, const ContextParallelConfig& config) {
   const auto context = std::make_shared<ChosenAttentionContext>(positions, config);

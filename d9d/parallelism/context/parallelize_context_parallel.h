@@ -2,9 +2,9 @@
 // input to the model; its attention exchanges what it needs of the others with the other ranks.
 //
 // Example
-//   const DeviceMesh ranks = context.mesh(MeshDomain::kBatch).slice({"cp"});
-//   parallelize_context_parallel(*decoder, ranks);                              // once, on the meta device
-//   ids = context_parallel_shard(batch.input_ids, /*dim=*/1, ranks);            // each batch; labels, position_ids too
+//   const PositionCut positions = context_parallel_cut(context.mesh(MeshDomain::kBatch).slice({"cp"}));
+//   parallelize_context_parallel(*decoder, positions);                          // once, on the meta device
+//   ids = context_parallel_shard(batch.input_ids, /*dim=*/1, positions);        // each batch; labels, position_ids too
 //
 // Everything but attention works position by position. Parameters are not sharded over these ranks; data parallelism
 // treats them as ranks with different data. A classification or embedding head gets the mask of all positions, and each
@@ -18,6 +18,11 @@
 #include "d9d/parallelism/context/context_parallel_config.h"
 
 namespace d9d {
+
+// Local. The cut of a sequence that all of context parallelism has, over the ranks of the axis "cp": of 2 W equal
+// chunks rank r of W has chunks r and 2 W - 1 - r, so that with causality all ranks have as many pairs of a query and a
+// key that it sees. One rank has everything. Sequences are padded to DeviceMeshParameters::position_divisor().
+[[nodiscard]] PositionCut context_parallel_cut(const DeviceMesh& ranks);
 
 // Local. Makes every attention core in `module` attend over the ranks of `positions`, of one axis, as `config` says,
 // and every Dropout draw the mask of this rank's positions, dim 1 of its input. Call it before

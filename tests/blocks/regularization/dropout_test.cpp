@@ -139,7 +139,7 @@ TEST(Dropout, Draws_for_its_part_of_a_tensor_that_ranks_share) {
       const auto network = make_network();
       at::Tensor expected = mask_of_whole;
       for (const auto& [axis, dim] : cuts) {
-        const TensorCut cut{.ranks = mesh.slice({axis}), .dim = dim};
+        const TensorCut cut{.ranks = PositionCut(mesh.slice({axis})), .dim = dim};
         network->first->add_cut(cut);
         network->first->add_cut(cut);  // added twice, as for a module that is registered in two places
         expected = expected.chunk(mesh.axis_size(axis), dim)[mesh.axis_coordinate(axis)];
@@ -156,14 +156,14 @@ TEST(Dropout, Draws_for_chunks_of_a_tensor_that_ranks_share) {
     const PositionCut chunks(mesh.slice({"cp"}), {{0, 3}, {1, 2}});
     const auto network = make_network();
     network->first->add_cut({.ranks = chunks, .dim = 1});
-    network->first->add_cut({.ranks = mesh.slice({"tp"}), .dim = 1});
-    const at::Tensor expected = chunks.then(mesh.slice({"tp"})).part_of(mask_of_whole, 1);
+    network->first->add_cut({.ranks = PositionCut(mesh.slice({"tp"})), .dim = 1});
+    const at::Tensor expected = chunks.then(PositionCut(mesh.slice({"tp"}))).part_of(mask_of_whole, 1);
     EXPECT_TRUE(at::equal(network->first(at::ones(expected.sizes(), at::kDouble)), expected)) << rank;
   }
 }
 
 TEST(Dropout, Keeps_the_first_cut_over_ranks) {
-  const DeviceMesh ranks = DeviceMesh("batch", {{"tp", 2}}, test::lone_rank(1, 2)).slice({"tp"});
+  const PositionCut ranks(DeviceMesh("batch", {{"tp", 2}}, test::lone_rank(1, 2)).slice({"tp"}));
   const auto whole = make_network()->first(at::ones({4, 6}, at::kDouble));
   const auto network = make_network();
   network->first->add_cut({.ranks = ranks});
@@ -180,9 +180,9 @@ TEST(Dropout, Refuses_ranks_of_a_microbatch_that_it_was_not_told_of) {
     return test::message_of<ConfigError>([&] { (void)network->second(at::ones({2, 4}, at::kDouble)); });
   };
   EXPECT_THAT(message(), AllOf(HasSubstr("each of the 4 ranks of a microbatch"), HasSubstr("over 1 in second")));
-  network->second->add_cut({.ranks = mesh.slice({"cp"}), .dim = 1});
+  network->second->add_cut({.ranks = PositionCut(mesh.slice({"cp"})), .dim = 1});
   EXPECT_THAT(message(), HasSubstr("over 2 in second"));
-  network->second->add_cut({.ranks = mesh.slice({"tp"})});  // ranks that hold the same values
+  network->second->add_cut({.ranks = PositionCut(mesh.slice({"tp"}))});  // ranks that hold the same values
   EXPECT_NO_THROW((void)network->second(at::ones({2, 4}, at::kDouble)));
   EXPECT_THROW((void)network->second(at::ones({2}, at::kDouble)), ConfigError);
   network->eval();

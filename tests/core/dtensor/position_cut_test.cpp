@@ -32,7 +32,7 @@ TEST(PositionCut, Of_nothing_is_the_whole_sequence) {
 TEST(PositionCut, Gives_equal_parts_in_the_order_of_the_ranks) {
   for (std::int64_t rank = 0; rank < 4; ++rank) {
     const DeviceMesh mesh = mesh_of_rank(rank);
-    const PositionCut cut = PositionCut(mesh.slice({"cp"})).then(mesh.slice({"tp"}));
+    const PositionCut cut = PositionCut(mesh.slice({"cp"})).then(PositionCut(mesh.slice({"tp"})));
     EXPECT_EQ(cut.num_ranks(), 4);
     EXPECT_EQ(cut.divisor(), 4);
     EXPECT_EQ(cut.ranges(12), (Ranges{{3 * rank, 3 * rank + 3}}));
@@ -52,7 +52,8 @@ TEST(PositionCut, Cuts_what_another_leaves) {
   const std::vector<Ranges> expected = {{{0, 3}}, {{9, 12}}, {{3, 6}}, {{6, 9}}};
   for (std::int64_t rank = 0; rank < 4; ++rank) {
     const DeviceMesh mesh = mesh_of_rank(rank);
-    EXPECT_EQ(balanced(mesh).then(mesh.slice({"tp"})).ranges(12), expected[static_cast<std::size_t>(rank)]) << rank;
+    EXPECT_EQ(balanced(mesh).then(PositionCut(mesh.slice({"tp"}))).ranges(12), expected[static_cast<std::size_t>(rank)])
+        << rank;
   }
   const DeviceMesh mesh = mesh_of_rank(1);
   const PositionCut both = PositionCut(mesh.slice({"tp"})).then(balanced(mesh));
@@ -62,7 +63,7 @@ TEST(PositionCut, Cuts_what_another_leaves) {
 
 TEST(PositionCut, Puts_the_parts_of_all_ranks_in_order) {
   const DeviceMesh mesh = mesh_of_rank(0);
-  const PositionCut cut = balanced(mesh).then(mesh.slice({"tp"}));
+  const PositionCut cut = balanced(mesh).then(PositionCut(mesh.slice({"tp"})));
   const at::Tensor whole = at::arange(24).view({2, 12});
   std::vector<at::Tensor> parts;
   for (std::int64_t rank = 0; rank < 4; ++rank) {
@@ -76,7 +77,7 @@ TEST(PositionCut, Puts_the_parts_of_all_ranks_in_order) {
 
 TEST(PositionCut, Finds_each_position) {
   const DeviceMesh mesh = mesh_of_rank(0);
-  for (const PositionCut& cut : {balanced(mesh).then(mesh.slice({"tp"})), balanced(mesh), PositionCut()}) {
+  for (const PositionCut& cut : {balanced(mesh).then(PositionCut(mesh.slice({"tp"}))), balanced(mesh), PositionCut()}) {
     for (std::int64_t position = 0; position < 8; ++position) {
       const auto [rank, index] = cut.place_of(position, 8);
       std::vector<std::int64_t> all;

@@ -64,6 +64,15 @@ TEST(DeviceMeshParameters, Refuse_experts_that_do_not_divide_their_ranks) {
             "Experts are spread over the ranks of these five axes: change one of the degrees.");
 }
 
+TEST(DeviceMeshParameters, Say_what_divides_a_sequence) {
+  EXPECT_EQ(DeviceMeshParameters{.data_parallel_shard = 4}.position_divisor(), 1);
+  EXPECT_EQ(DeviceMeshParameters{.tensor_parallel = 3}.position_divisor(), 3);
+  EXPECT_EQ((DeviceMeshParameters{.context_parallel_replicate = 2, .context_parallel_shard = 3}.position_divisor()),
+            12);
+  EXPECT_EQ((DeviceMeshParameters{.context_parallel_shard = 2, .tensor_parallel = 2}.position_divisor()), 4);
+  EXPECT_EQ((DeviceMeshParameters{.context_parallel_shard = 2, .tensor_parallel = 3}.position_divisor()), 12);
+}
+
 TEST(DeviceMeshParameters, Refuse_a_world_that_no_integer_holds) {
   EXPECT_THAT(error_of({.pipeline_parallel = 1'000'000, .tensor_parallel = 2}),
               HasSubstr("expected at most 1000000 ranks"));

@@ -36,7 +36,7 @@ TokenBatch documents(std::int64_t step, std::int64_t number, Arrangement arrange
     row.packed_lengths.push_back(length);
     row.num_padding -= length;
   }
-  if (arrangement == Arrangement::kPadded) return collate_padded_to_multiple(samples, 4);
+  if (arrangement == Arrangement::kPadded) return collate_padded_to_multiple(samples, 8);
   row.num_padding = arrangement == Arrangement::kPackedTo ? row.num_padding + 24 : 0;
   if (row.num_padding > 0) {
     ids.push_back(at::zeros({row.num_padding}, at::kLong));
@@ -77,7 +77,9 @@ TEST(PaddingTraining, Of_packed_documents_with_a_rest_is_that_without) {
   const Trained expected = train(job_of(Arrangement::kOneRow));
   for (const DeviceMeshParameters& mesh :
        {DeviceMeshParameters{}, DeviceMeshParameters{.data_parallel_shard = 4, .expert_parallel = 2},
-        DeviceMeshParameters{.pipeline_parallel = 4}}) {
+        DeviceMeshParameters{.pipeline_parallel = 4}, DeviceMeshParameters{.context_parallel_shard = 4},
+        DeviceMeshParameters{.data_parallel_shard = 2, .context_parallel_shard = 2, .expert_parallel = 4},
+        DeviceMeshParameters{.pipeline_parallel = 2, .context_parallel_shard = 2, .tensor_parallel = 2}}) {
     SCOPED_TRACE(mesh.world_size());
     PipelineJob job = job_of(Arrangement::kPackedTo);
     job.mesh = mesh;
@@ -144,7 +146,10 @@ TEST(PaddingTraining, Of_packed_sequences_of_a_rest_is_that_of_one_rank) {
   const auto on = [&](const DeviceMeshParameters& mesh) {
     return train({.mesh = mesh, .has_experts = true, .data = data, .num_steps = 1});
   };
-  expect_same(on({.data_parallel_replicate = 4, .expert_parallel = 2}), on({}));
+  const Trained expected = on({});
+  expect_same(on({.data_parallel_replicate = 4, .expert_parallel = 2}), expected);
+  expect_same(on({.data_parallel_replicate = 2, .context_parallel_shard = 2}), expected);
+  expect_same(on({.context_parallel_shard = 2, .tensor_parallel = 3}), expected);
 }
 
 }  // namespace

@@ -8,11 +8,13 @@
 #include "d9d/blocks/head/embedding_head.h"
 #include "d9d/blocks/hidden_states_aggregator/hidden_states_aggregator.h"
 #include "d9d/blocks/regularization/dropout.h"
+#include "d9d/core/mesh/device_mesh_parameters.h"
 #include "d9d/parallelism/context/parallelize_context_parallel.h"
 #include "d9d/parallelism/tensor/parallelize_tensor_parallel.h"
 
 #include "tests/parallelism/one_rank.h"
 #include "tests/support/io_faults.h"
+#include "tests/support/ranks.h"
 
 namespace d9d::test::context_parallel_test {
 namespace {
@@ -80,22 +82,48 @@ TEST_P(ContextParallelAttention, Equals_one_rank) {
   }
 }
 
+// Pairs of a query and a key that it sees.
+TEST(ContextParallelCut, Gives_each_rank_as_much_causal_attention) {
+  for (std::int64_t num_ranks = 1; num_ranks <= 8; ++num_ranks) {
+    const std::int64_t length = 6 * num_ranks;
+    for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
+      const DeviceMesh mesh("batch", {{"cp", num_ranks}}, lone_rank(rank, num_ranks));
+      std::int64_t num_pairs = 0;
+      for (const FlatRange& range : context_parallel_cut(mesh.slice({"cp"})).ranges(length)) {
+        for (std::int64_t query = range.begin; query < range.end; ++query) num_pairs += query + 1;
+      }
+      EXPECT_EQ(num_pairs, length * (length + 1) / 2 / num_ranks) << rank << " of " << num_ranks;
+    }
+  }
+}
+
+TEST(ContextParallelCut, Divides_sequences_as_the_mesh_says) {
+  for (const std::int64_t context : {1, 2, 3, 4}) {
+    for (const std::int64_t tensor : {1, 2, 3, 4, 6}) {
+      const DeviceMesh mesh("batch", {{"cp", context}, {"tp", tensor}}, lone_rank(0, context * tensor));
+      const PositionCut cut = context_parallel_cut(mesh.slice({"cp"})).then(PositionCut(mesh.slice({"tp"})));
+      const DeviceMeshParameters parameters{.context_parallel_shard = context, .tensor_parallel = tensor};
+      EXPECT_EQ(parameters.position_divisor(), cut.divisor()) << context << " and " << tensor;
+    }
+  }
+}
+
 TEST(ContextParallelShard, Is_this_ranks_part_and_everything_on_one_rank) {
   run_ranks(RankBackend::kThreads, 2, [](World& world) {
     const at::Tensor x = at::arange(12).view({2, 6});
-    EXPECT_TRUE(at::equal(context_parallel_shard(x, -1, mesh_of(world, "cp")), part(x, 1, world)));
-    EXPECT_TRUE(context_parallel_shard(x, 1, DeviceMesh()).is_same(x));
+    EXPECT_TRUE(at::equal(context_parallel_shard(x, -1, PositionCut(mesh_of(world, "cp"))), part(x, 1, world)));
+    EXPECT_TRUE(context_parallel_shard(x, 1, PositionCut()).is_same(x));
   });
 }
 
 TEST(ContextParallelShard, Names_a_sequence_that_the_ranks_do_not_divide) {
   EXPECT_THAT(message_of<ConfigError>([] {
                 run_ranks(RankBackend::kThreads, 2, [](World& world) {
-                  (void)context_parallel_shard(at::zeros({2, 7}), 1, mesh_of(world, "cp"));
+                  (void)context_parallel_shard(at::zeros({2, 7}), 1, context_parallel_cut(mesh_of(world, "cp")));
                 });
               }),
-              HasSubstr("a multiple of 2 for the 2 context-parallel ranks, got 7 positions in dim 1 of [2, 7], a "
-                        "remainder of 1"));
+              HasSubstr("a multiple of 4 for the 2 context-parallel ranks, got 7 positions in dim 1 of [2, 7], a "
+                        "remainder of 3"));
 }
 
 TEST(ContextParallel, Tells_dropout_which_positions_it_has) {
@@ -106,8 +134,10 @@ TEST(ContextParallel, Tells_dropout_which_positions_it_has) {
   const at::Tensor expected = initialized(make_module<Network>())->dropout(ones);
   run_ranks(RankBackend::kThreads, 3, [&](World& world) {
     const auto network = make_module<Network>();
-    parallelize_context_parallel(*network, mesh_of(world, "cp"));
-    EXPECT_TRUE(at::equal(initialized(network)->dropout(part(ones, 1, world)), part(expected, 1, world)));
+    const PositionCut positions = context_parallel_cut(mesh_of(world, "cp"));
+    parallelize_context_parallel(*network, positions);
+    const at::Tensor own = initialized(network)->dropout(context_parallel_shard(ones, 1, positions));
+    EXPECT_TRUE(at::equal(own, context_parallel_shard(expected, 1, positions)));
   });
 }
 

@@ -9,11 +9,14 @@
 #include "d9d/base/config/record_json.h"
 #include "d9d/loop/language_model/sequence_log_probs.h"
 #include "d9d/metrics/aggregates.h"
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
 
 namespace d9d {
 
 DpoTask::DpoTask(const DistContext& context, DpoConfig config, LanguageModelTaskOptions options)
-    : positions_(context.mesh(MeshDomain::kBatch).slice({"cp"})), config_(config), options_(options) {}
+    : positions_(context_parallel_cut(context.mesh(MeshDomain::kBatch).slice({"cp"}))),
+      config_(config),
+      options_(options) {}
 
 ForwardInputs<DpoTypes> DpoTask::build_forward_inputs(const TokenBatch& batch) {
   D9D_CHECK(!batch.packed && batch.input_ids.size(0) % 2 == 0, ConfigError,
@@ -29,7 +32,7 @@ ForwardInputs<DpoTypes> DpoTask::build_forward_inputs(const TokenBatch& batch) {
 }
 
 at::Tensor DpoTask::log_probs_of_pairs(const Output& output) const {
-  return sequence_log_probs(output.head.cross_entropy, positions_).view({-1, 2});
+  return sequence_log_probs(output.head.cross_entropy, positions_.ranks()).view({-1, 2});
 }
 
 void DpoTask::take_reference(const Output& output, DpoState& state) { state.reference = log_probs_of_pairs(output); }

@@ -67,7 +67,7 @@ class DpoTask : public TrainTask<DpoTypes> {
  private:
   [[nodiscard]] at::Tensor log_probs_of_pairs(const Output& output) const;  // [P, 2]
 
-  DeviceMesh positions_;  // the ranks that share a sequence
+  PositionCut positions_;  // of the ranks that share a sequence
   DpoConfig config_;
   LanguageModelTaskOptions options_;
 };

@@ -1,0 +1,164 @@
+// Attention of packed documents over ranks that each hold some positions of each row, compared with each document
+// alone.
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/blocks/attention/sdpa.h"
+#include "d9d/parallelism/context/packed_range.h"
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
+
+#include "tests/parallelism/one_rank.h"
+#include "tests/support/io_faults.h"
+
+namespace d9d::test::packed_documents_test {
+namespace {
+
+using ::testing::HasSubstr;
+using Lengths = std::vector<std::int64_t>;  // of the documents of two rows, in order
+
+constexpr std::int64_t kSequence = 24;
+constexpr std::int64_t kRows = 2;
+
+PackedSequences packed_of(const Lengths& lengths) {
+  std::vector<std::int32_t> ends = {0};
+  for (const std::int64_t length : lengths) ends.push_back(ends.back() + static_cast<std::int32_t>(length));
+  return {.cu_seqlens = at::tensor(ends, at::kInt), .max_length = std::ranges::max(lengths)};
+}
+
+// Boundaries at random positions of each row, several of them equal now and then.
+Lengths random_lengths(int seed) {
+  std::mt19937 generator(static_cast<std::mt19937::result_type>(seed));
+  Lengths lengths;
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    std::vector<std::int64_t> ends(generator() % 7);
+    for (std::int64_t& end : ends) end = static_cast<std::int64_t>(generator() % (kSequence + 1));
+    std::ranges::sort(ends);
+    ends.push_back(kSequence);
+    std::int64_t begin = 0;
+    for (const std::int64_t end : ends) lengths.push_back(end - std::exchange(begin, end));
+  }
+  return lengths;
+}
+
+std::vector<Lengths> all_lengths() {
+  std::vector<Lengths> all = {{24, 24},                      // one document a row
+                              {3, 3, 3, 3, 3, 3, 3, 3, 24},  // at the edges of the chunks of four ranks
+                              {6, 12, 6, 1, 22, 1},          // at those of two ranks, and longer than a chunk
+                              {0, 24, 0, 0, 5, 0, 19, 0},    // without positions
+                              {2, 1, 1, 4, 16, 23, 1}};
+  for (int seed = 0; seed < 6; ++seed) all.push_back(random_lengths(seed));
+  return all;
+}
+
+TEST(PackedRange, Has_the_positions_of_each_document_that_are_in_it) {
+  for (const Lengths& lengths : all_lengths()) {
+    for (const FlatRange& range : std::vector<FlatRange>{{0, 24}, {0, 6}, {6, 18}, {3, 4}, {21, 24}}) {
+      Lengths expected;
+      std::int64_t position = 0;
+      for (const std::int64_t length : lengths) {
+        std::int64_t num_in_range = 0;
+        for (const std::int64_t end = position + length; position < end; ++position) {
+          const std::int64_t in_row = position % kSequence;
+          num_in_range += in_row >= range.begin && in_row < range.end ? 1 : 0;
+        }
+        expected.push_back(num_in_range);
+      }
+      const PackedSequences actual = packed_in_range(packed_of(lengths), range, kSequence);
+      EXPECT_TRUE(at::equal(actual.cu_seqlens, packed_of(expected).cu_seqlens)) << actual.cu_seqlens;
+      EXPECT_GE(actual.max_length, packed_of(expected).max_length);
+    }
+  }
+}
+
+struct Case {
+  const char* name;
+  SdpaParameters parameters;
+  bool is_causal = true;
+  friend std::ostream& operator<<(std::ostream& out, const Case& each) { return out << each.name; }
+};
+
+class PackedDocuments : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Cores, PackedDocuments,
+                         ::testing::Values(Case{"torch", {.backend = TorchSdpaConfig{}}},
+                                           Case{"eager", {.backend = EagerSdpaConfig{}}},
+                                           Case{"window_and_sinks", {.num_sinks = 4, .window_left = 4}},
+                                           Case{"softcap", {.softcap = 2.0}},
+                                           Case{"torch_not_causal", {.backend = TorchSdpaConfig{}}, false},
+                                           Case{"sinks_not_causal", {.num_sinks = 4}, false}),
+                         [](const auto& each) { return each.param.name; });
+
+ModulePtr<Sdpa> make_core(const SdpaParameters& parameters) {
+  auto core = initialized(make_module<Sdpa>(parameters));
+  if (core->sinks) {
+    const at::NoGradGuard no_grad;
+    core->sinks->local().copy_(values({*parameters.num_sinks}, 7));
+  }
+  return core;
+}
+
+// Of each document without the others. heads: query, key, value [B, S, H, D].
+at::Tensor one_by_one(const Sdpa& core, const std::vector<at::Tensor>& heads, const Lengths& lengths,
+                      const kernels::SdpaOptions& options) {
+  std::vector<at::Tensor> outputs;
+  std::int64_t first = 0;
+  for (const std::int64_t length : lengths) {
+    std::vector<at::Tensor> own;
+    for (const at::Tensor& each : heads) own.push_back(each.flatten(0, 1).narrow(0, first, length).unsqueeze(0));
+    if (length > 0) outputs.push_back(core.forward({.query = own[0], .key = own[1], .value = own[2]}, options));
+    first += length;
+  }
+  return at::cat(outputs, 1).view(heads[0].sizes());
+}
+
+void expect_each_alone(const Case& each, const Lengths& lengths, std::int64_t num_ranks) {
+  run_ranks(RankBackend::kThreads, num_ranks, [&](World& world) {
+    const DeviceMesh ranks = mesh_of(world, "cp");
+    const PositionCut positions = context_parallel_cut(ranks);
+    const auto one = make_core(each.parameters), cut = make_core(each.parameters);
+    parallelize_context_parallel(*cut, positions);
+    std::vector<at::Tensor> whole, own;
+    for (const std::int64_t num_heads : {4, 2, 2}) {
+      whole.push_back(values({kRows, kSequence, num_heads, 8}, std::ssize(whole)).requires_grad_());
+      own.push_back(context_parallel_shard(whole.back().detach(), 1, positions).clone().requires_grad_());
+    }
+    const kernels::SdpaOptions options{.causal = each.is_causal};
+    const at::Tensor expected = one_by_one(*one, whole, lengths, options);
+    const at::Tensor output =
+        cut->forward({.query = own[0], .key = own[1], .value = own[2], .packed = packed_of(lengths)}, options);
+    const at::Tensor grad = values(expected.sizes(), 5);
+    (expected * grad).sum().backward();
+    (output * context_parallel_shard(grad, 1, positions)).sum().backward();
+    expect_close("output", output, context_parallel_shard(expected, 1, positions), tolerance("fp64"));
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      expect_close("gradient", own[i].grad(), context_parallel_shard(whole[i].grad(), 1, positions), tolerance("fp64"));
+    }
+    if (!one->sinks) return;
+    const at::Tensor sum = cut->sinks->local().grad().clone();
+    ranks.communicator()->all_reduce(sum, ReduceOp::kSum).wait();
+    expect_close("sinks", sum, one->sinks->local().grad(), tolerance("fp64"));
+  });
+}
+
+TEST_P(PackedDocuments, Are_each_document_alone) {
+  for (const Lengths& lengths : all_lengths()) {
+    SCOPED_TRACE(::testing::PrintToString(lengths));
+    for (const std::int64_t num_ranks : {2, 3, 4}) expect_each_alone(GetParam(), lengths, num_ranks);
+  }
+}
+
+TEST(PackedDocumentsErrors, Name_a_window_that_looks_ahead) {
+  const SdpaParameters parameters{.window_left = 3, .window_right = 2};
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                expect_each_alone({"", parameters, false}, {24, 24}, 2);
+              }),
+              HasSubstr("got a window of attention that is not causal"));
+}
+
+}  // namespace
+}  // namespace d9d::test::packed_documents_test
