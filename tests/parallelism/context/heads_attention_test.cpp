@@ -62,11 +62,7 @@ void expect_equals_one_rank(const Case& each, const Heads& heads, bool has_sinks
     if (has_sinks) {
       for (const auto& sdpa : {one, cut}) sdpa->sinks->local().detach().copy_(values({heads.of_queries}, 6));
     }
-    if (each.is_packed) {
-      cut->set_attention_context(std::make_shared<HeadsAttentionContext>(positions));
-    } else {
-      parallelize_context_parallel(*cut, positions, {.attention = method});
-    }
+    parallelize_context_parallel(*cut, positions, {.attention = method});
     const at::Tensor q = values({kRows, kSequence, heads.of_queries, 8}, 1).requires_grad_();
     const at::Tensor k = values({kRows, kSequence, heads.of_keys, 8}, 2).requires_grad_();
     const at::Tensor v = values({kRows, kSequence, heads.of_keys, 8}, 3).requires_grad_();
@@ -110,8 +106,8 @@ TEST_P(HeadsAttention, Equals_one_rank) {
   for (const auto& [chunks, all_heads] : layouts) {
     for (const Heads& heads : all_heads) {
       for (const bool has_sinks : {false, true}) {
-        for (const ContextAttention method : {ContextAttention::kHeads, ContextAttention::kAuto}) {
-          if (method == ContextAttention::kAuto && GetParam().is_packed) continue;
+        for (const ContextAttention method :
+             {ContextAttention::kHeads, ContextAttention::kAuto, ContextAttention::kGathered}) {
           expect_equals_one_rank(GetParam(), heads, has_sinks, chunks, method);
         }
       }
