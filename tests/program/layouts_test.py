@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 NUM_RANKS = int(os.environ.get("D9D_TEST_RANKS", "4" if DEVICE == "cpu" or num_gpus() > 3 else "2"))
 # Standalone: uses a port of its own, because two runs of this test may run concurrently.
 TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--no-python", "--nproc-per-node", str(NUM_RANKS)]
+FLOAT32 = 1e-5  # of losses: sums of rounded gradients in another order
 EXACT = 1e-9  # fp64: the same mathematics in another order
 # bfloat16: gradients are rounded to 2^-9 and summed in another order; later steps differ by the updates of these.
 ORDER, LATER = {"loss": 1e-6, "grad_norm": 4e-3}, {"loss": 1e-2, "grad_norm": 5e-2}
@@ -229,6 +230,34 @@ class Layouts(ProgramTest):
             if fits(*mesh):
                 with self.subTest(mesh):
                     self.assert_same(self.run_job("dense", packed, *mesh), self.of_one_rank("dense", packed))
+    def test_one_program_trains_on_the_mesh_of_its_file(self):
+        """In float32, and nothing else of the file differs."""
+        losses = {}
+        for name, mesh in (
+            ("one rank", {}),
+            ("PP", {"pipeline_parallel": 2}),
+            ("DP", {"data_parallel_replicate": 2}),
+            ("FSDP", {"data_parallel_shard": 2}),
+            ("EP", {"data_parallel_shard": 2, "expert_parallel": 2}),
+            ("TP", {"tensor_parallel": 2}),
+            ("CP", {"context_parallel_shard": 2}),
+        ):
+            job = self.job("moe")
+            job.config["mesh"] = mesh
+            job.config["data"]["microbatch_size"] = 1
+            job.config["model_provider"]["dtype"] = "float32"
+            job.config["model_provider"]["model"]["num_hidden_layers"] = 2
+            result = job.run()
+            self.assertEqual(result.returncode, 0, result.stderr)
+            losses[name] = job.losses()
+        expected = losses["one rank"]
+        self.assertGreater(len(expected), 1)
+        for name, of_mesh in losses.items():
+            with self.subTest(name):
+                self.assertEqual(len(of_mesh), len(expected))
+                for ours, theirs in zip(of_mesh, expected, strict=True):
+                    self.assertLessEqual(abs(ours - theirs), FLOAT32 * theirs)
+
 
     def test_copies_between_processes_on_CPUs_are_refused(self):
         result = self.job().run("mesh.data_parallel_shard=2", "launch.ranks=processes", "launch.device=cpu",
