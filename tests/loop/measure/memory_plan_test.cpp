@@ -333,6 +333,40 @@ TEST(MemoryPlans, Count_the_microbatches_of_the_schedule_and_its_inboxes) {
   EXPECT_EQ(slots, (std::vector<std::int64_t>{2, 4, 4, 2}));
 }
 
+// What a layer keeps is of the positions that a rank has. Keys and values of all ranks, which attention may gather, are
+// computed again where layers are checkpointed.
+TEST(MemoryPlans, Of_context_parallel_ranks_keep_their_positions) {
+  const auto activations = [](const std::vector<RankMemory>& ranks) { return ranks.front().activations(); };
+  const test::SmallDecoder sizes;
+  const std::int64_t keys_and_values =
+      kNumLayers * kNumSequences * kSequenceLength * 2 * 2 * sizes.head_dim * kFloatBytes;  // of two heads
+  constexpr std::int64_t kSmall = 512;  // masks of the vocabulary's splits
+  for (const bool checkpoints : {false, true}) {
+    const Case alone{.checkpoints = checkpoints};
+    for (const std::int64_t degree : {2, 4}) {
+      SCOPED_TRACE(degree);
+      const Case job{.mesh = {.context_parallel_shard = degree}, .checkpoints = checkpoints};
+      const std::int64_t gathered = checkpoints ? 0 : keys_and_values / degree * (degree - 1);
+      const std::int64_t expected = activations(planned(alone)) / degree;
+      EXPECT_GE(activations(planned(job)), expected);
+      EXPECT_LE(activations(planned(job)), expected + gathered + kSmall);
+      if (!checkpoints) continue;
+      EXPECT_NEAR(activations(measured(job)), activations(measured(alone)) / degree, kSmall);
+    }
+  }
+}
+
+TEST(MemoryPlans, Of_stages_have_messages_of_the_positions_of_a_rank) {
+  const auto messages = [](const DeviceMeshParameters& mesh) {
+    return planned({.mesh = mesh, .schedule = ZeroBubbleVScheduleConfig{}}).front().messages;
+  };
+  const std::int64_t whole = messages({.pipeline_parallel = 2});
+  EXPECT_GT(whole, 0);
+  EXPECT_EQ(messages({.pipeline_parallel = 2, .context_parallel_shard = 4}), whole / 4);
+  EXPECT_EQ(messages({.pipeline_parallel = 2, .tensor_parallel = 2}), whole / 2);
+  EXPECT_EQ(messages({.pipeline_parallel = 2, .context_parallel_shard = 2, .tensor_parallel = 2}), whole / 4);
+}
+
 std::string error_of(const Case& job) {
   try {
     (void)planned(job);
