@@ -2,6 +2,7 @@
 // parallelism.
 #include <gtest/gtest.h>
 
+#include "tests/layout/fuzz_params.h"
 #include "tests/layout/layout_case.h"
 #include "tests/support/decoder_families.h"
 
@@ -112,6 +113,17 @@ TEST(ContextParallelExperts, Are_balanced_as_on_one_rank) {
         expect_same(train({.mesh = mesh, .checkpoints = checkpoints}, job), expected, tolerance("fp64"));
       }
     }
+  }
+}
+
+// Chunks of hundreds of positions, which kernels compute block by block. All where RC_PARAMS is set.
+TEST(ContextParallel, Trains_on_long_sequences_as_one_rank_does) {
+  const LayoutJob job{
+      .num_layers = 2, .num_microbatches = 1, .num_positions = is_long_run() ? 4096 : 512, .num_steps = 2};
+  const LayoutResult expected = train({}, job);
+  for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{.context_parallel_shard = 4},
+                                           DeviceMeshParameters{.context_parallel_shard = 2, .tensor_parallel = 2}}) {
+    expect_same(train({.mesh = mesh, .checkpoints = Checkpoints::kLayers}, job), expected, tolerance("fp64"));
   }
 }
 

@@ -66,7 +66,7 @@ LayoutJob draw_job() {
   if (job.family == kOwnLayers) job.own = draw_own_layers();
   job.dtype = one_in(8) ? at::kFloat : at::kDouble;
   job.is_mixed = job.dtype == at::kDouble && one_in(8);
-  job.num_layers = number(1, 5);
+  job.num_layers = any_of<std::int64_t>({1, 2, 3, 4, 4});
   job.num_key_heads = any_of<std::int64_t>({2, 2, 2, 4, 8});
   job.num_heads = 2 * job.num_key_heads;
   job.ties_embeddings = one_in(2);
@@ -91,6 +91,7 @@ LayoutJob draw_job() {
   job.has_pairs = one_in(5);
   job.has_snapshots = !job.has_short_sequences && !job.has_pairs && !job.calls_layers_twice && one_in(4);
   job.num_sequences = number(1, 3);
+  job.num_positions = any_of<std::int64_t>({8, 16});
   job.num_steps = number(1, 4);
   using enum UpdateRule;
   // Not Lion: a gradient that is zero but for rounding has a sign too (optimizers_test.cpp).
@@ -107,7 +108,7 @@ LayoutJob draw_job() {
 Layout draw_pipeline(const LayoutJob& job) {
   if (job.has_pairs || job.calls_layers_twice || one_in(3)) return {};
   using enum Schedule;
-  Layout layout{.mesh = {.pipeline_parallel = any_of<std::int64_t>({1, 2, 3, 4})},
+  Layout layout{.mesh = {.pipeline_parallel = any_of<std::int64_t>({1, 2, 2, 3, 4})},
                 .schedule = any_of<Schedule>(
                     {kOneFOneB, kGPipe, kInterleaved, kZeroBubble, kLoopedBfs, kZeroBubbleV, kDualPipeV})};
   while (num_stages(layout) > job.num_layers && layout.mesh.pipeline_parallel > 1) --layout.mesh.pipeline_parallel;
@@ -115,7 +116,9 @@ Layout draw_pipeline(const LayoutJob& job) {
 }
 
 // Masks number positions with their padding: layouts that pad otherwise have others.
-bool pads_sequences(const DeviceMeshParameters& mesh) { return kLayoutSequence % mesh.position_divisor() != 0; }
+bool pads_sequences(const LayoutJob& job, const DeviceMeshParameters& mesh) {
+  return job.num_positions % mesh.position_divisor() != 0;
+}
 
 DeviceMeshParameters draw_mesh(const LayoutJob& job, const Layout& pipeline) {
   using Mesh = DeviceMeshParameters;
@@ -126,16 +129,22 @@ DeviceMeshParameters draw_mesh(const LayoutJob& job, const Layout& pipeline) {
   const std::vector<Axis> axes = {{&Mesh::data_parallel_shard, {1, 2, 3, 4, 8}},
                                   {&Mesh::tensor_parallel, {1, 2, 3, 4, 8}},
                                   {&Mesh::data_parallel_replicate, {1, 2, 3}},
-                                  {&Mesh::context_parallel_shard, {1, 2, 4}},
+                                  {&Mesh::context_parallel_shard, {1, 2, 4, 8}},
                                   {&Mesh::context_parallel_replicate, {1, 2}}};
   const std::int64_t first = number(0, std::ssize(axes));  // so that each axis comes first sometimes
   const std::int64_t most_ranks = one_in(8) ? kMostRanks : kUsualRanks;
   Mesh mesh = pipeline.mesh;
+  // What other axes leave room for only now and then.
+  if (one_in(6)) {
+    mesh.context_parallel_shard = mesh.tensor_parallel = 2;
+  }
   for (std::int64_t i = 0; i < std::ssize(axes); ++i) {
     const Axis& axis = axes[static_cast<std::size_t>((first + i) % std::ssize(axes))];
+    if (mesh.*axis.degree > 1) continue;
     Mesh larger = mesh;
     larger.*axis.degree = any_of(axis.sizes);
-    const bool fits = has_dropout(job) ? !pads_sequences(larger) : larger.position_divisor() <= 2 * kLayoutSequence;
+    const bool fits =
+        has_dropout(job) ? !pads_sequences(job, larger) : larger.position_divisor() <= 2 * job.num_positions;
     if (larger.world_size() <= most_ranks && fits) mesh = larger;
   }
   if (has_experts(job)) {
@@ -242,12 +251,12 @@ LayoutCase draw_case() {
     if (!is_proportional) drawn.job.update_rule = kNesterov;
   }
   drawn.job.has_magnitudes = drawn.job.adapts && (cuts_rows || one_in(2));
-  const bool pads = pads_sequences(drawn.layout.mesh) || pads_sequences(drawn.rest.mesh);
+  const bool pads = pads_sequences(drawn.job, drawn.layout.mesh) || pads_sequences(drawn.job, drawn.rest.mesh);
   if (drawn.job.adapts && !drawn.job.has_short_sequences && one_in(2) && !pads) drawn.job.adapter_dropout = 0.25;
   const LayoutJob& job = drawn.job;
   const bool is_language_model = job.heads == std::vector{Head::kCausalLM};
   const bool compares = !job.packs && !job.has_short_sequences && !job.has_pairs && !job.has_snapshots;
-  if (is_language_model && compares && one_in(2)) {
+  if (is_language_model && compares && !one_in(4)) {
     drawn.job.prefers = true;
     drawn.job.num_sequences = 2;
   }

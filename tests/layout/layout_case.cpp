@@ -138,6 +138,7 @@ class RankJob {
     if (layout_.keeps_master_weights) keep_master_weights(model);
     parallelize(context_, *model, layout_);
     mutate_placements(*model, mutation_);
+    mutate_blocks(*model, mutation_);
     if (plan_ != nullptr) mutate_plan(*model, *plan_);
     model->materialize(at::kCPU);
     model->reset_parameters(/*base_seed=*/11);
@@ -306,8 +307,7 @@ class RankJob {
   const Rows rows_ = {.positions = context_parallel_cut(context_ranks()),
                       .position_divisor = layout_.mesh.position_divisor(),
                       .are_padded = layout_.pads,
-                      .padding_is_data = mutation_ == Mutation::kPaddingCounted,
-                      .documents_are_late = mutation_ == Mutation::kDocumentsLate && context_ranks().index() > 0};
+                      .mutation = mutation_};
   std::vector<ModulePtr<LayoutModel>> models_;   // of the rank's stages
   std::vector<std::shared_ptr<Module>> stages_;  // the same
   OffloadList offloads_;
@@ -339,6 +339,7 @@ LayoutResult train_part(const Layout& layout, const LayoutJob& job, const Part& 
          .local_rank = world.rank(),
          .log_sink = [](std::string_view) {}});
     phase.tensor_parallel_ranks = context.mesh(MeshDomain::kDense).slice({"tp"}).ranks();
+    phase.context_parallel_ranks = context.mesh(MeshDomain::kBatch).slice({"cp"}).ranks();
     RankJob(context, job, layout, fault, phase).train(shared, part);
   });
   LayoutResult result = std::move(shared.result);

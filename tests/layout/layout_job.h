@@ -105,8 +105,8 @@ struct LayoutJob {
   Pooling pooling = Pooling::kAll;
   Labels labels = Labels::kUnequal;
   bool packs = false;  // two documents a sequence, which do not see each other
-  // Sequence n has the first (5 * n + 3) % 9 of its positions, so some have none. One rank has them in one row without
-  // padding.
+  // Sequence n has the first (5 * n + 3) % (num_positions + 1) of its positions, so some have none. One rank has them
+  // in one row without padding.
   bool has_short_sequences = false;
   Weights weights = Weights::kCounted;
   bool has_pairs = false;  // two forwards before one backward
@@ -117,6 +117,7 @@ struct LayoutJob {
   // least two if they are dealt unequally.
   std::int64_t num_microbatches = 8;
   std::int64_t num_sequences = 1;  // of a microbatch
+  std::int64_t num_positions = 8;  // of a sequence; padded where the ranks that share it do not divide it
   std::int64_t num_steps = 3;
   UpdateRule update_rule = UpdateRule::kAdamW;
   bool has_groups = false;    // attention and norms have options of their own, and not all parameters are decayed
@@ -187,6 +188,8 @@ struct LayoutCase {
 
 [[nodiscard]] PipelineScheduleConfig config_of(Schedule schedule);
 [[nodiscard]] std::int64_t num_stages(const Layout& layout);  // of all ranks
+// Sequences in a multiple of it are cut evenly, also where context-parallel ranks have two chunks each.
+[[nodiscard]] std::int64_t divisor_of_positions(const DeviceMeshParameters& mesh);
 [[nodiscard]] bool has_experts(const LayoutJob& job);
 [[nodiscard]] bool has_dropout(const LayoutJob& job);
 [[nodiscard]] bool has_buffer(const LayoutJob& job);

@@ -23,11 +23,11 @@ struct Sequence {
 };
 
 std::int64_t length_of(const LayoutJob& job, std::int64_t number) {
-  return job.has_short_sequences ? (5 * number + 3) % (kLayoutSequence + 1) : kLayoutSequence;
+  return job.has_short_sequences ? (5 * number + 3) % (job.num_positions + 1) : job.num_positions;
 }
 
 // Where the first document of a packed sequence ends.
-std::int64_t end_of_first(std::int64_t number) { return 1 + number % (kLayoutSequence - 1); }
+std::int64_t end_of_first(const LayoutJob& job, std::int64_t number) { return 1 + number % (job.num_positions - 1); }
 
 at::Tensor pooling_mask(Pooling pooling, std::int64_t length) {
   const at::Tensor position = at::arange(length, at::kLong);
@@ -39,15 +39,15 @@ at::Tensor pooling_mask(Pooling pooling, std::int64_t length) {
 // Without padding.
 Sequence make_sequence(const LayoutJob& job, std::int64_t number, std::int64_t which) {
   const std::int64_t length = length_of(job, number);
-  const at::Tensor position = at::arange(kLayoutSequence + 1, at::kLong) + number * (kLayoutSequence + 1);
+  const at::Tensor position = at::arange(job.num_positions + 1, at::kLong) + number * (job.num_positions + 1);
   const at::Tensor tokens = (position * position * 31 + position * 7 + number) % kLayoutVocabulary;
-  at::Tensor labels = tokens.narrow(0, 1, kLayoutSequence).clone();
+  at::Tensor labels = tokens.narrow(0, 1, job.num_positions).clone();
   std::int64_t num_ignored = 0;                                  // the first ones
   if (job.labels == Labels::kUnequal) num_ignored = number % 7;  // in some sequences the whole first half
-  if (job.labels == Labels::kSecondHalf) num_ignored = kLayoutSequence / 2;
-  if (job.labels == Labels::kSomeSequences && number % 3 == 1) num_ignored = kLayoutSequence;
+  if (job.labels == Labels::kSecondHalf) num_ignored = job.num_positions / 2;
+  if (job.labels == Labels::kSomeSequences && number % 3 == 1) num_ignored = job.num_positions;
   labels.narrow(0, 0, num_ignored).fill_(kIgnoreIndex);
-  const std::int64_t first = job.packs ? std::min(end_of_first(number), length) : length;
+  const std::int64_t first = job.packs ? std::min(end_of_first(job, number), length) : length;
   return {.ids = (tokens.narrow(0, 0, length) + 5 * which) % kLayoutVocabulary,
           .labels = labels.narrow(0, 0, length),
           .positions = at::cat({at::arange(first), at::arange(length - first)}),
@@ -85,7 +85,7 @@ struct Inputs {
 
 PackedSequences boundaries_of(const std::vector<Sequence>& sequences) {
   std::vector<std::int32_t> ends = {0};
-  std::int64_t max_length = 0;  // padding too, which is longer than kLayoutSequence after no data
+  std::int64_t max_length = 0;  // padding too, which is longer than num_positions after no data
   for (const Sequence& sequence : sequences) {
     for (const std::int64_t length : sequence.documents) {
       ends.push_back(ends.back() + static_cast<std::int32_t>(length));
@@ -95,9 +95,18 @@ PackedSequences boundaries_of(const std::vector<Sequence>& sequences) {
   return {.cu_seqlens = at::tensor(ends, at::kInt), .max_length = max_length};
 }
 
+// What the next rank has.
+at::Tensor part_of_next(const at::Tensor& x, const PositionCut& cut) {
+  std::vector<at::Tensor> parts;
+  for (const FlatRange& range : cut.ranges(x.size(1), (cut.ranks().index() + 1) % cut.num_ranks())) {
+    parts.push_back(x.narrow(1, range.begin, range.numel()));
+  }
+  return at::cat(parts, 1);
+}
+
 Inputs make_inputs(const LayoutJob& job, std::int64_t number, std::int64_t which, const Rows& rows) {
   const bool is_one_row = job.has_short_sequences && !rows.are_padded;
-  const std::int64_t length = round_up(kLayoutSequence, rows.position_divisor);
+  const std::int64_t length = round_up(job.num_positions, rows.position_divisor);
   std::vector<Sequence> sequences;
   std::int64_t num_real = 0;
   for (std::int64_t i = 0; i < job.num_sequences; ++i) {
@@ -115,28 +124,23 @@ Inputs make_inputs(const LayoutJob& job, std::int64_t number, std::int64_t which
     for (const Sequence& sequence : sequences) all.push_back(sequence.*member);
     return is_one_row ? at::cat(all).unsqueeze(0) : at::stack(all);
   };
-  const auto here = [&](at::Tensor Sequence::*member) {
-    return context_parallel_shard(whole(member), /*dim=*/1, rows.positions);
+  const auto here = [&](at::Tensor Sequence::*member, Mutation fault = Mutation::kNone) {
+    const bool is_of_next = fault != Mutation::kNone && fault == rows.mutation;
+    return is_of_next ? part_of_next(whole(member), rows.positions)
+                      : context_parallel_shard(whole(member), /*dim=*/1, rows.positions);
   };
   Inputs inputs{.ids = here(&Sequence::ids),
-                .labels = here(&Sequence::labels),
+                .labels = here(&Sequence::labels, Mutation::kLabelsOfNext),
                 .mask = std::nullopt,
-                .positions = here(&Sequence::positions),
+                .positions = here(&Sequence::positions, Mutation::kPositionsOfNext),
                 .snapshot_mask = here(&Sequence::mask),
                 .whole_ids = whole(&Sequence::ids),
                 .whole_positions = whole(&Sequence::positions),
                 .share = 1.0 / static_cast<double>(rows.positions.num_ranks())};
   const bool has_padding = num_padding > 0 || (!is_one_row && num_real < job.num_sequences * length);
   if (job.pooling != Pooling::kAll || job.has_short_sequences || has_padding) inputs.mask = whole(&Sequence::mask);
-  if (job.packs || is_one_row) {
-    for (Sequence& sequence : sequences) {
-      const bool is_late = rows.documents_are_late && sequence.documents[1] > 0;
-      sequence.documents[0] += is_late ? 1 : 0;
-      sequence.documents[1] -= is_late ? 1 : 0;
-    }
-    inputs.packed = boundaries_of(sequences);
-  }
-  if (has_padding && !rows.padding_is_data) {
+  if (job.packs || is_one_row) inputs.packed = boundaries_of(sequences);
+  if (has_padding && rows.mutation != Mutation::kPaddingCounted) {
     inputs.real_positions = here(&Sequence::is_real).reshape({-1}).nonzero().squeeze(1);
   }
   return inputs;

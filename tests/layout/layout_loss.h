@@ -6,6 +6,7 @@
 #include "d9d/core/dtensor/position_cut.h"
 
 #include "tests/layout/layout_model.h"
+#include "tests/layout/mutation.h"
 
 namespace d9d::test {
 
@@ -20,9 +21,7 @@ struct Rows {
   PositionCut positions = {};         // this rank uses its part of each sequence
   std::int64_t position_divisor = 1;  // of the ranks that share a sequence
   bool are_padded = false;            // Layout::pads
-  // Faults: microbatches do not say which positions are padding; the first document of a pack ends a position later.
-  bool padding_is_data = false;
-  bool documents_are_late = false;
+  Mutation mutation = Mutation::kNone;
 };
 
 // What the stages of a pipeline get of microbatch `number`, counted over the job.

@@ -22,7 +22,7 @@ ModulePtr<PreNormDecoder> make_backbone(const LayoutJob& job, Checkpoints checkp
                            .num_attention_heads = job.num_heads,
                            .num_key_value_heads = job.num_key_heads,
                            .head_dim = 8,
-                           .max_position_ids = kLayoutSequence,
+                           .max_position_ids = job.num_positions,
                            .vocabulary_size = kLayoutVocabulary,
                            .ties_embeddings = job.ties_embeddings,
                            .num_experts = kLayoutExperts,

@@ -17,7 +17,6 @@
 
 namespace d9d::test {
 
-constexpr std::int64_t kLayoutSequence = 8;
 constexpr std::int64_t kLayoutVocabulary = 26;  // each of eight ranks has some, not equally many
 constexpr std::int64_t kLayoutHidden = 16;
 constexpr std::int64_t kLayoutExperts = 8;

@@ -2,7 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/blocks/attention/sdpa.h"
+#include "d9d/blocks/regularization/dropout.h"
 #include "d9d/core/communicator/communicator.h"
+#include "d9d/modules/module_hook.h"
+#include "d9d/modules/tensor_plan.h"
 
 #include "tests/layout/layout_model.h"
 
@@ -16,6 +20,8 @@ bool is_pooled(const at::Tensor& tensor) {
 bool is_snapshot(const at::Tensor& tensor) {
   return tensor.dim() == 2 && tensor.size(0) == 1 && tensor.size(1) == kLayoutHidden;
 }
+
+constexpr std::int64_t kDimsOfKeys = 4;  // and of values: [B, S, H, D]
 
 class MutatedCommunicator final : public Communicator {
  public:
@@ -48,9 +54,11 @@ class MutatedCommunicator final : public Communicator {
     return is_dropped ? Work() : whole_->all_reduce(tensor, op);
   }
   [[nodiscard]] Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) override {
+    const bool is_of_keys = is_context_parallel() && output.dim() == kDimsOfKeys;
     const bool is_dropped =
-        is_tensor_parallel() && ((mutation_ == Mutation::kEnterSumDropped && phase_.phase == Phase::kBackward) ||
-                                 (mutation_ == Mutation::kLeaveSumDropped && phase_.phase == Phase::kForward));
+        (mutation_ == Mutation::kContextSumDropped && is_of_keys && phase_.phase == Phase::kBackward) ||
+        (is_tensor_parallel() && ((mutation_ == Mutation::kEnterSumDropped && phase_.phase == Phase::kBackward) ||
+                                  (mutation_ == Mutation::kLeaveSumDropped && phase_.phase == Phase::kForward)));
     if (is_dropped) {
       output.copy_(input.reshape({size(), -1})[group().index].view(output.sizes()));
       return {};
@@ -60,10 +68,13 @@ class MutatedCommunicator final : public Communicator {
   }
   [[nodiscard]] Work all_gather(const at::Tensor& output, const at::Tensor& input) override {
     const bool is_of_loss = input.dim() == 2 && input.is_floating_point();  // sums of each position
-    const bool is_of_one = is_tensor_parallel() &&
-                           ((mutation_ == Mutation::kEnterOwnPositions && phase_.phase == Phase::kForward) ||
-                            (mutation_ == Mutation::kLossOfPart && phase_.phase == Phase::kForward && is_of_loss) ||
-                            (mutation_ == Mutation::kLeaveOwnGradient && phase_.phase == Phase::kBackward));
+    const bool is_of_keys = is_context_parallel() && input.dim() == kDimsOfKeys;
+    const bool is_forward = phase_.phase == Phase::kForward;
+    const bool is_of_one =
+        (mutation_ == Mutation::kContextOwnKeys && is_of_keys && is_forward) ||
+        (is_tensor_parallel() && ((mutation_ == Mutation::kEnterOwnPositions && is_forward) ||
+                                  (mutation_ == Mutation::kLossOfPart && is_forward && is_of_loss) ||
+                                  (mutation_ == Mutation::kLeaveOwnGradient && phase_.phase == Phase::kBackward)));
     if (!is_of_one) return whole_->all_gather(output, input);
     output.zero_().view({size(), -1})[group().index].copy_(input.reshape({-1}));
     return {};
@@ -116,6 +127,7 @@ class MutatedCommunicator final : public Communicator {
  private:
   // Not by the group's name: ranks of several axes that are the same have one communicator.
   [[nodiscard]] bool is_tensor_parallel() const { return group().ranks == phase_.tensor_parallel_ranks; }
+  [[nodiscard]] bool is_context_parallel() const { return group().ranks == phase_.context_parallel_ranks; }
 
   std::shared_ptr<Communicator> whole_;
   Mutation mutation_;
@@ -198,10 +210,51 @@ constexpr Description kDescriptions[] = {
     {Mutation::kLossOfPart, "loss_of_part", "the loss sums the vocabulary of one rank"},
     {Mutation::kHeadsRolled, "heads_rolled", "heads that ranks exchanged for positions come back in another order"},
     {Mutation::kAnnouncedDtype, "announced_dtype", "a stage announces hidden states of the other of mixed dtypes"},
-    {Mutation::kDocumentsLate, "documents_late", "packed documents end later for all context-parallel ranks but one"},
+    {Mutation::kContextSumDropped, "context_sum_dropped", "gradients of keys are those of one rank's queries"},
+    {Mutation::kContextOwnKeys, "context_own_keys", "queries see zeros for the keys of other ranks"},
+    {Mutation::kPositionsOfNext, "positions_of_next",
+     "a context-parallel rank rotates by the positions of the next one"},
+    {Mutation::kLabelsOfNext, "labels_of_next", "a context-parallel rank has the labels of the next one"},
+    {Mutation::kDropoutOfHalf, "dropout_of_half", "the halves of a rank's positions swap their dropout masks"},
+    {Mutation::kFirstQueryLate, "first_query_late", "attention believes the queries of a rank later than they are"},
+    {Mutation::kBoundaryLate, "boundary_late", "the first of packed documents has a position of the second"},
 };
 
 const Description& description_of(Mutation mutation) { return kDescriptions[static_cast<std::size_t>(mutation)]; }
+
+// Swaps what the halves of a rank's positions get: before a dropout and, so that only its mask moves, after it.
+class SwappedHalves final : public ModuleHook {
+ public:
+  void before_forward(Module& /*module*/, const TensorRefs& inputs) override { roll(inputs, 1); }
+  void after_forward(Module& /*module*/, const TensorRefs& outputs) override { roll(outputs, -1); }
+
+ private:
+  static void roll(const TensorRefs& tensors, std::int64_t direction) {
+    at::Tensor& x = tensors.front();
+    x = x.roll(direction * (x.size(kPositions) / 2), kPositions);
+  }
+};
+
+class MutatedAttention final : public AttentionContext {
+ public:
+  MutatedAttention(AttentionContextPtr whole, Mutation mutation) : whole_(std::move(whole)), mutation_(mutation) {}
+  [[nodiscard]] at::Tensor attend(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options,
+                                  const kernels::SdpaPreferences& preferences) const override {
+    kernels::SdpaInputs shown = inputs;
+    kernels::SdpaOptions how = options;
+    if (mutation_ == Mutation::kFirstQueryLate) how.first_query += (inputs.query.size(kPositions) + 1) / 2;
+    if (mutation_ == Mutation::kBoundaryLate && shown.packed) {
+      shown.packed->cu_seqlens = shown.packed->cu_seqlens.clone();
+      shown.packed->cu_seqlens.select(0, 1).add_(1);
+      ++shown.packed->max_length;
+    }
+    return whole_->attend(shown, how, preferences);
+  }
+
+ private:
+  AttentionContextPtr whole_;
+  Mutation mutation_;
+};
 
 }  // namespace
 
@@ -265,11 +318,16 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   }
   if (mutation == Mutation::kAveragesStale) return job.has_averages;
   if (mutation == Mutation::kAnnouncedDtype) return num_stages(layout) > 1 && job.is_mixed;
-  if (mutation == Mutation::kDocumentsLate) return job.packs && has_context;
   if (mutation == Mutation::kAuxiliaryOfStage) {
     return num_stages(layout) > 1 && has_experts(job) && job.balances_by_loss;
   }
   if (mutation == Mutation::kLocalMicrobatch || mutation == Mutation::kSeedOfRank) return has_dropout(job);
+  if (mutation == Mutation::kDropoutOfHalf) return has_context && has_dropout(job);
+  if (mutation == Mutation::kBoundaryLate) return job.packs && !job.has_short_sequences;
+  const bool is_of_context = mutation == Mutation::kContextSumDropped || mutation == Mutation::kContextOwnKeys ||
+                             mutation == Mutation::kPositionsOfNext || mutation == Mutation::kLabelsOfNext ||
+                             mutation == Mutation::kFirstQueryLate;
+  if (is_of_context) return has_context;
   return true;
 }
 
@@ -292,6 +350,18 @@ void mutate_placements(const Module& module, Mutation mutation) {
       if (!is_of_keys) return;
     }
   }
+}
+
+void mutate_blocks(Module& module, Mutation mutation) {
+  const bool is_of_attention = mutation == Mutation::kFirstQueryLate || mutation == Mutation::kBoundaryLate;
+  module.for_each_module([&](const std::string& name, Module& each) {
+    auto* const core = dynamic_cast<Sdpa*>(&each);
+    if (is_of_attention && core != nullptr) {
+      core->set_attention_context(std::make_shared<MutatedAttention>(core->set_attention_context(nullptr), mutation));
+    }
+    const bool is_in_layer = dynamic_cast<Dropout*>(&each) != nullptr && name.find("layers.") != std::string::npos;
+    if (mutation == Mutation::kDropoutOfHalf && is_in_layer) each.add_hook(std::make_shared<SwappedHalves>());
+  });
 }
 
 }  // namespace d9d::test

@@ -53,7 +53,13 @@ enum class Mutation : std::uint8_t {
   kLossOfPart,         // the loss sums the vocabulary of one rank
   kHeadsRolled,        // heads that ranks exchanged for positions come back in the order of another rank
   kAnnouncedDtype,     // a stage of a job of mixed dtypes announces hidden states of the other one
-  kDocumentsLate,      // packed documents end a position later for all context-parallel ranks but the first
+  kContextSumDropped,  // gradients of keys and values are those of the queries of one context-parallel rank
+  kContextOwnKeys,     // queries see zeros for the keys and values of other context-parallel ranks
+  kPositionsOfNext,    // a context-parallel rank rotates by the positions of the next one
+  kLabelsOfNext,       // a context-parallel rank has the labels of the next one
+  kDropoutOfHalf,      // the halves of the positions that a rank has swap their dropout masks
+  kFirstQueryLate,     // attention believes the queries of a context-parallel rank later than they are
+  kBoundaryLate,       // the first document of packed ones has the first position of the second
 };
 [[nodiscard]] const char* name_of(Mutation mutation);
 [[nodiscard]] const char* describe(Mutation mutation);
@@ -65,6 +71,7 @@ struct PhaseOfRank {
   Phase phase = Phase::kBuild;
   int num_sums = 0;  // all_reduces since kSum began
   std::vector<std::int64_t> tensor_parallel_ranks = {};
+  std::vector<std::int64_t> context_parallel_ranks = {};
   void begin(Phase next) {
     phase = next;
     num_sums = 0;
@@ -77,7 +84,9 @@ struct PhaseOfRank {
 // Whether the mutation can affect the case; otherwise it need not be run.
 [[nodiscard]] bool can_show(Mutation mutation, const LayoutCase& drawn);
 
-// To be called before materialize; applies kGradientPlacement.
+// To be called before materialize, of a model with a layout: applies kGradientPlacement and kKeysUnsummed.
 void mutate_placements(const Module& module, Mutation mutation);
+// Likewise kDropoutOfHalf, kFirstQueryLate and kBoundaryLate.
+void mutate_blocks(Module& module, Mutation mutation);
 
 }  // namespace d9d::test
