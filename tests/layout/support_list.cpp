@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <ostream>
+#include <utility>
 
 #include "d9d/base/check.h"
 
@@ -53,9 +54,10 @@ std::string id_of(const std::string& words) {
   return id;
 }
 
-// Of four layers, so that two ranks of a pipeline may have two stages each.
+// Of four layers, so that two ranks of a pipeline may have two stages each, and sequences without padding.
 LayoutJob job_of(const std::string& family, const Mesh& mesh) {
   LayoutJob job{.family = family, .num_layers = 4};
+  job.num_positions = std::max(job.num_positions, divisor_of_positions(mesh));
   job.num_key_heads = std::max<std::int64_t>(2, mesh.tensor_parallel);
   job.num_heads = 2 * job.num_key_heads;
   job.balances_by_loss = has_experts(job);
@@ -75,10 +77,9 @@ class List {
     for (const MeshAxisInfo& one : mesh_axes()) {
       for (const MeshAxisInfo& other : mesh_axes()) {
         if (other.axis < one.axis) continue;
-        const std::vector<std::int64_t> degrees = one.axis == MeshAxis::kTensor || other.axis == MeshAxis::kTensor
-                                                      ? std::vector<std::int64_t>{2, 4, 8}
-                                                      : std::vector<std::int64_t>{2};
-        for (const std::int64_t many : degrees) add_pair(one.axis, other.axis, many);
+        for (const auto& [first, second] : degrees_of(one.axis, other.axis)) {
+          add_pair(one.axis, first, other.axis, second);
+        }
       }
     }
   }
@@ -100,7 +101,18 @@ class List {
         {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2},
         {.data_parallel_shard = 2, .tensor_parallel = 4, .expert_parallel = 8},
         {.context_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2},
-        // Three without.
+        // Three with context parallelism.
+        {.pipeline_parallel = 2, .data_parallel_replicate = 2, .context_parallel_shard = 2},
+        {.pipeline_parallel = 2, .context_parallel_replicate = 2, .context_parallel_shard = 2},
+        {.pipeline_parallel = 2, .context_parallel_shard = 4, .tensor_parallel = 2},
+        {.data_parallel_shard = 2, .context_parallel_replicate = 2, .context_parallel_shard = 2},
+        {.data_parallel_shard = 2, .context_parallel_shard = 4, .tensor_parallel = 2},
+        {.data_parallel_replicate = 2, .context_parallel_shard = 2, .expert_parallel = 4},
+        {.data_parallel_shard = 2, .context_parallel_replicate = 2, .expert_parallel = 4},
+        {.context_parallel_replicate = 2, .context_parallel_shard = 2, .expert_parallel = 4},
+        {.context_parallel_shard = 2, .tensor_parallel = 4, .expert_parallel = 4},
+        {.context_parallel_shard = 4, .tensor_parallel = 2, .expert_parallel = 8},
+        // Three with neither, or one of them.
         {.pipeline_parallel = 2, .data_parallel_replicate = 2, .data_parallel_shard = 2},
         {.pipeline_parallel = 2, .data_parallel_shard = 2, .context_parallel_shard = 2},
         {.data_parallel_replicate = 2, .data_parallel_shard = 2, .context_parallel_shard = 2},
@@ -119,31 +131,80 @@ class List {
     for (const Mesh& mesh : meshes) add(Part::kMore, mesh);
   }
 
+  // Of 64 ranks. Dense models have all but the experts' axis.
+  void add_all() {
+    const std::vector<Mesh> meshes = {{.pipeline_parallel = 2,
+                                       .data_parallel_replicate = 2,
+                                       .data_parallel_shard = 2,
+                                       .context_parallel_replicate = 2,
+                                       .context_parallel_shard = 2,
+                                       .tensor_parallel = 2,
+                                       .expert_parallel = 8},
+                                      {.pipeline_parallel = 4,
+                                       .data_parallel_replicate = 2,
+                                       .data_parallel_shard = 2,
+                                       .context_parallel_shard = 2,
+                                       .tensor_parallel = 2,
+                                       .expert_parallel = 4},
+                                      {.pipeline_parallel = 2,
+                                       .data_parallel_replicate = 2,
+                                       .data_parallel_shard = 2,
+                                       .context_parallel_shard = 4,
+                                       .tensor_parallel = 2,
+                                       .expert_parallel = 8}};
+    for (const Mesh& mesh : meshes) {
+      Mesh of_dense = mesh;
+      of_dense.expert_parallel = 1;
+      add_of(kDense, Part::kAll, of_dense);
+      Layout& layout = cases_.back().drawn.layout;
+      layout.checkpoints = Checkpoints::kLayers;
+      if (mesh.pipeline_parallel == 2) layout.schedule = Schedule::kZeroBubble;
+      add_of(kExperts, Part::kAll, mesh);
+    }
+  }
+
   void add_features();
   void add_resumes();
 
   [[nodiscard]] std::vector<SupportCase> take() { return std::move(cases_); }
 
  private:
-  // `many`: of the axis that tensor parallelism is, or of both.
-  void add_pair(MeshAxis one, MeshAxis other, std::int64_t many) {
+  // Axes that cut what a layer computes have larger degrees too.
+  static std::vector<std::pair<std::int64_t, std::int64_t>> degrees_of(MeshAxis one, MeshAxis other) {
+    const auto cuts_positions = [](MeshAxis axis) {
+      return axis == MeshAxis::kContextReplicate || axis == MeshAxis::kContextShard;
+    };
+    if (one == other && (one == MeshAxis::kTensor || cuts_positions(one))) return {{2, 2}, {4, 4}, {8, 8}};
+    std::vector<std::pair<std::int64_t, std::int64_t>> all = {{2, 2}};
+    if (one == other) return all;
+    if (other == MeshAxis::kTensor) all.insert(all.end(), {{2, 4}, {2, 8}});
+    if (one == MeshAxis::kTensor) all.insert(all.end(), {{4, 2}, {8, 2}});
+    if (cuts_positions(one)) all.emplace_back(4, 2);
+    if (cuts_positions(other)) all.emplace_back(2, 4);
+    return all;
+  }
+
+  void add_pair(MeshAxis one, std::int64_t first, MeshAxis other, std::int64_t second) {
     if (one == MeshAxis::kExpert) return;  // has no ranks of its own
     Mesh mesh;
-    degree(mesh, one) = one == MeshAxis::kTensor || one == other ? many : 2;
-    degree(mesh, other) = other == MeshAxis::kTensor || one == other ? many : 2;
+    degree(mesh, one) = first;
+    degree(mesh, other) = second;
     if (one == MeshAxis::kPipeline && other == MeshAxis::kExpert) mesh.data_parallel_shard = 2;  // which has the ranks
     add(Part::kPair, mesh, {one, other});
   }
 
   // For both families, if they can have it.
   void add(Part part, const Mesh& mesh, const std::vector<MeshAxis>& axes = {}) {
-    for (const char* const family : {kDense, kExperts}) {
-      if (mesh.expert_parallel > 1 && family == kDense) continue;
-      cases_.push_back({.part = part,
-                        .name = cat(id_of(mesh), "_", family),
-                        .axes = axes,
-                        .drawn = {.job = job_of(family, mesh), .layout = layout_of(family, mesh)}});
+    for (const std::string family : {kDense, kExperts}) {
+      if (mesh.expert_parallel == 1 || family == kExperts) add_of(family, part, mesh, axes);
     }
+  }
+
+  void add_of(const std::string& family, Part part, const Mesh& mesh, const std::vector<MeshAxis>& axes = {}) {
+    cases_.push_back({.part = part,
+                      .name = cat(id_of(mesh), "_", family),
+                      .axes = axes,
+                      .drawn = {.job = job_of(family, mesh), .layout = layout_of(family, mesh)}});
   }
 
   std::vector<SupportCase> cases_;
@@ -211,6 +272,7 @@ const std::vector<Feature>& features() {
 void List::add_features() {
   for (const Mesh& columns : {Mesh{.data_parallel_shard = 2, .tensor_parallel = 2},
                               Mesh{.data_parallel_shard = 2, .context_parallel_shard = 2},
+                              Mesh{.context_parallel_shard = 2, .tensor_parallel = 2},
                               Mesh{.pipeline_parallel = 2, .data_parallel_shard = 2}}) {
     for (const Feature& feature : features()) {
       SupportCase each{
@@ -241,7 +303,9 @@ void List::add_resumes() {
       {{.pipeline_parallel = 2, .tensor_parallel = 2},
        {.data_parallel_replicate = 2, .data_parallel_shard = 2, .tensor_parallel = 2}},
       {{.data_parallel_shard = 2, .context_parallel_shard = 2, .tensor_parallel = 2}, {.pipeline_parallel = 4}},
-      {{.data_parallel_shard = 4}, {.pipeline_parallel = 2, .context_parallel_shard = 2}}};
+      {{.data_parallel_shard = 4}, {.pipeline_parallel = 2, .context_parallel_shard = 2}},
+      {{.context_parallel_shard = 4}, {.pipeline_parallel = 2, .tensor_parallel = 2}},
+      {{.context_parallel_replicate = 2, .context_parallel_shard = 2}, {.data_parallel_shard = 4}}};
   const std::vector<Meshes> of_experts = {
       {{.data_parallel_shard = 4, .expert_parallel = 2}, {.pipeline_parallel = 2, .data_parallel_shard = 2}},
       {{.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}, {.data_parallel_shard = 4}},
@@ -250,6 +314,7 @@ void List::add_resumes() {
     for (const auto& [first, rest] : all) {
       Mesh most = first;
       most.tensor_parallel = std::max(first.tensor_parallel, rest.tensor_parallel);
+      most.context_parallel_shard = std::max(first.context_parallel_shard, rest.context_parallel_shard);
       cases_.push_back({.part = Part::kResume,
                         .name = cat(id_of(first), "_then_", id_of(rest), "_", family),
                         .drawn = {.job = job_of(family, most),
@@ -272,6 +337,7 @@ const std::vector<SupportCase>& support_list() {
     List list;
     list.add_pairs();
     list.add_more();
+    list.add_all();
     list.add_features();
     list.add_resumes();
     return list.take();

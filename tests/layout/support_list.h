@@ -39,6 +39,7 @@ struct SupportCase {
   enum class Part : std::uint8_t {
     kPair,     // axes[0] and axes[1], which are the same for an axis alone
     kMore,     // three axes or more
+    kAll,      // all axes at once, of 64 ranks
     kFeature,  // of the job or the layout, on a mesh of two axes
     kResume,   // saved on one mesh, continued on another
   };

@@ -59,7 +59,20 @@ std::string message_of_refusal(const SupportCase& each) {
   return "";
 }
 
-// D9D_SUPPORT_PAGE: trains the whole list and writes the page.
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// README.md with another summary of the page.
+std::string with_summary(const std::string& readme, const std::string& summary) {
+  const std::string begin = "<!-- layouts -->\n", end = "<!-- end of layouts -->";
+  const std::size_t first = readme.find(begin), last = readme.find(end);
+  if (first == std::string::npos || last == std::string::npos) return cat("no ", begin, " and ", end);
+  return readme.substr(0, first + begin.size()) + summary + readme.substr(last);
+}
+
+// D9D_SUPPORT_PAGE: trains the whole list and writes the page, and its summary.
 TEST(SupportPage, Is_what_the_list_gives) {
   const bool writes = std::getenv("D9D_SUPPORT_PAGE") != nullptr;
   std::map<std::string, std::string> refusals;
@@ -72,14 +85,18 @@ TEST(SupportPage, Is_what_the_list_gives) {
   }
   const std::string page = support_page(support_list(), refusals, rounded_meshes());
   const std::filesystem::path path = cat(D9D_SOURCE_DIR, "/docs/parallelism/support.md");
+  const std::filesystem::path readme = cat(D9D_SOURCE_DIR, "/README.md");
+  const std::string readme_text = with_summary(text_of(readme), support_summary(support_list(), refusals));
   if (writes && !HasFailure()) {
     std::filesystem::create_directories(path.parent_path());
     std::ofstream(path) << page;
+    std::ofstream(readme) << readme_text;
   }
-  std::ifstream file(path);
-  const std::string committed(std::istreambuf_iterator<char>(file), {});
-  EXPECT_TRUE(committed == page) << "expected " << path << " as the list gives it, got another. Run this with "
-                                 << "D9D_SUPPORT_PAGE=write and commit the page";
+  for (const auto& [file, expected] : {std::pair(path, page), std::pair(readme, readme_text)}) {
+    EXPECT_TRUE(text_of(file) == expected)
+        << "expected " << file << " as the list gives it, got another. Run this with "
+        << "D9D_SUPPORT_PAGE=write and commit what it writes";
+  }
 }
 
 }  // namespace

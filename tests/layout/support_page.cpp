@@ -34,7 +34,7 @@ constexpr const char* kHead = R"(# Which layouts train as one rank does
 Written by `layout_test` from [the list of its cases](../../tests/layout/support_list.cpp); do not edit it:
 
 ```
-D9D_SUPPORT_PAGE=write build/release/bin/layout_test --gtest_filter='SupportPage.*'    # runs all of it: one minute
+D9D_SUPPORT_PAGE=write build/release/bin/layout_test --gtest_filter='SupportPage.*'    # runs all of it: minutes
 D9D_WHOLE_LIST=1 build/release/bin/layout_test --gtest_filter='*SupportList*'          # as ctest's layout.support does
 ```
 
@@ -71,11 +71,26 @@ class Page {
     text_ = kHead;
     add_pairs("One axis and two: dense models", false);
     add_pairs("One axis and two: mixtures of experts", true);
-    add_more();
+    add_meshes("Three axes and more", Part::kMore);
+    add_meshes("All axes at once", Part::kAll);
     add_features();
     add_resumes();
     add_refusals();
     return std::move(text_);
+  }
+
+  // Which axes train together, of mixtures of experts, and the meshes of all axes.
+  [[nodiscard]] std::string summary() {
+    text_.clear();
+    add_pair_table(/*of_experts=*/true);
+    text_ += "\n";
+    std::string all;
+    for (const SupportCase& each : cases_) {
+      if (each.part != Part::kAll || !is_of_experts(each)) continue;
+      all +=
+          cat(all.empty() ? "" : "; ", to_text(each.drawn.layout.mesh), refusal_of(each).empty() ? "" : " (refused)");
+    }
+    return cat(text_, "All at once: ", all, ".\n");
   }
 
  private:
@@ -149,6 +164,10 @@ class Page {
   void add_pairs(const char* title, bool of_experts) {
     text_ += cat("\n## ", title, "\n\nDegrees of the row x the column; the diagonal has an axis alone.",
                  of_experts ? " EP with PP is over two ranks of FSDP.\n\n" : "\n\n");
+    add_pair_table(of_experts);
+  }
+
+  void add_pair_table(bool of_experts) {
     std::vector<std::string> head = {""};
     std::vector<std::vector<std::string>> rows;
     for (const MeshAxisInfo& row : mesh_axes()) {
@@ -178,14 +197,14 @@ class Page {
     return (*found)[column];
   }
 
-  void add_more() {
+  void add_meshes(const char* title, Part part) {
     Rows rows;
     for (const SupportCase& each : cases_) {
-      if (each.part != Part::kMore) continue;
+      if (each.part != part) continue;
       const DeviceMeshParameters& mesh = each.drawn.layout.mesh;
       cell_of(rows, {to_text(mesh), cat(mesh.world_size())}, is_of_experts(each) ? 3 : 2, 4) = status_of(each);
     }
-    text_ += "\n## Three axes and more\n\n";
+    text_ += cat("\n## ", title, "\n\n");
     add_table({"mesh", "ranks", "dense", "mixture of experts"}, rows);
   }
 
@@ -245,6 +264,10 @@ class Page {
 std::string support_page(const std::vector<SupportCase>& cases, const std::map<std::string, std::string>& refusals,
                          const RoundedMeshes& rounded) {
   return Page(cases, refusals, rounded).text();
+}
+
+std::string support_summary(const std::vector<SupportCase>& cases, const std::map<std::string, std::string>& refusals) {
+  return Page(cases, refusals, {}).summary();
 }
 
 }  // namespace d9d::test

@@ -24,5 +24,8 @@ struct RoundedMeshes {
 [[nodiscard]] std::string support_page(const std::vector<SupportCase>& cases,
                                        const std::map<std::string, std::string>& refusals,
                                        const RoundedMeshes& rounded);
+// What README.md has of it: a table of which axes train together, and the meshes of all axes.
+[[nodiscard]] std::string support_summary(const std::vector<SupportCase>& cases,
+                                          const std::map<std::string, std::string>& refusals);
 
 }  // namespace d9d::test
