@@ -34,11 +34,6 @@ std::int64_t num_stages(const Layout& layout) {
   return layout.mesh.pipeline_parallel * (has_one_a_rank ? 1 : 2);
 }
 
-std::int64_t divisor_of_positions(const DeviceMeshParameters& mesh) {
-  const std::int64_t num_context_ranks = mesh.context_parallel_shard * mesh.context_parallel_replicate;
-  return (num_context_ranks > 1 ? 2 * num_context_ranks : 1) * mesh.tensor_parallel;
-}
-
 bool has_experts(const LayoutJob& job) {
   return job.family == kOwnLayers ? job.own.has_experts : decoder_family(job.family).has_experts;
 }

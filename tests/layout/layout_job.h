@@ -188,8 +188,6 @@ struct LayoutCase {
 
 [[nodiscard]] PipelineScheduleConfig config_of(Schedule schedule);
 [[nodiscard]] std::int64_t num_stages(const Layout& layout);  // of all ranks
-// Sequences in a multiple of it are cut evenly, also where context-parallel ranks have two chunks each.
-[[nodiscard]] std::int64_t divisor_of_positions(const DeviceMeshParameters& mesh);
 [[nodiscard]] bool has_experts(const LayoutJob& job);
 [[nodiscard]] bool has_dropout(const LayoutJob& job);
 [[nodiscard]] bool has_buffer(const LayoutJob& job);

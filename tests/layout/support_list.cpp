@@ -57,7 +57,7 @@ std::string id_of(const std::string& words) {
 // Of four layers, so that two ranks of a pipeline may have two stages each, and sequences without padding.
 LayoutJob job_of(const std::string& family, const Mesh& mesh) {
   LayoutJob job{.family = family, .num_layers = 4};
-  job.num_positions = std::max(job.num_positions, divisor_of_positions(mesh));
+  job.num_positions = std::max(job.num_positions, mesh.position_divisor());
   job.num_key_heads = std::max<std::int64_t>(2, mesh.tensor_parallel);
   job.num_heads = 2 * job.num_key_heads;
   job.balances_by_loss = has_experts(job);
