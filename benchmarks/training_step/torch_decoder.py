@@ -5,6 +5,8 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
+REPEATS_KEYS = False  # before attention, whose form over context-parallel ranks takes no groups of heads
+
 
 def build_decoder(case):
     """Of the sizes `case` (peers.py), with values of torch's own. Its layers may be cut into the stages of a pipeline."""
@@ -34,7 +36,9 @@ def build_decoder(case):
 
             q, k, v = (projection(x).unflatten(-1, (-1, case.head_dim)) for projection in (self.q_proj, self.k_proj, self.v_proj))
             q, k, v = (heads.transpose(1, 2) for heads in (turned(self.q_norm(q)), turned(self.k_norm(k)), v))
-            out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            if REPEATS_KEYS:
+                k, v = (heads.repeat_interleave(case.heads // case.key_value_heads, 1) for heads in (k, v))
+            out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=not REPEATS_KEYS)
             return self.o_proj(out.transpose(1, 2).flatten(-2))
 
     class FeedForward(nn.Module):
