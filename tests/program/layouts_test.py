@@ -26,6 +26,8 @@ EXACT = 1e-9  # fp64: the same mathematics in another order
 # bfloat16: gradients are rounded to 2^-9 and summed in another order; later steps differ by the updates of these.
 ORDER, LATER = {"loss": 1e-6, "grad_norm": 4e-3}, {"loss": 1e-2, "grad_norm": 5e-2}
 GATHERS = ["communicator", "copy_engine"] if DEVICE == "cuda" else ["communicator"]  # processes on CPUs share no memory
+RING = "model_provider.context_parallel.attention=ring"
+CONTEXT = ["mesh.context_parallel_shard=2", *([RING] if DEVICE == "cuda" else [])]
 
 
 def fits(*arguments):
@@ -189,6 +191,9 @@ class Layouts(ProgramTest):
             ("dense", [shards, "model_provider.fsdp.reduce_on_last_microbatch=true"], ()),
             ("dense", [shards, "model_provider.model.tie_word_embeddings=true"], ()),
             ("dense", ["mesh.context_parallel_shard=2"], ()),
+            ("dense", ["mesh.context_parallel_shard=2", RING], ()),
+            ("dense", [f"mesh.context_parallel_shard={NUM_RANKS}", RING, "model_provider.checkpointing=true"], ()),
+            ("moe", ["mesh.context_parallel_replicate=2", RING, "mesh.expert_parallel=2"], ()),
             ("dense", ["mesh.tensor_parallel=2"], ()),
             ("dense", ["mesh.tensor_parallel=2", "model_provider.checkpointing=true"], ()),
             ("dense", ["mesh.tensor_parallel=2", "mesh.data_parallel_shard=2"], ()),
@@ -302,9 +307,9 @@ class Failures(ProgramTest):
             os.sched_yield()
 
     def test_a_killed_rank_ends_the_job_and_is_named(self):
-        for layout in ("mesh.data_parallel_shard=2", "mesh.tensor_parallel=2"):
+        for layout in (("mesh.data_parallel_shard=2",), ("mesh.tensor_parallel=2",), CONTEXT):
             with self.subTest(layout):
-                job, process = self.started(layout)
+                job, process = self.started(*layout)
                 children = children_of(process)
                 self.assertEqual(len(children), 2)
                 os.kill(children[1], signal.SIGKILL)
@@ -352,7 +357,7 @@ class Failures(ProgramTest):
         shards, tensor = "mesh.data_parallel_shard=2", "mesh.tensor_parallel=2"
         fsdp, exchange = "model_provider.fsdp", "model_provider.tensor_parallel.exchange"
         for layout in (*((shards, f"{fsdp}.gather={by}", f"{fsdp}.reduce={by}") for by in GATHERS),
-                       *((tensor, f"{exchange}={by}") for by in GATHERS)):
+                       *((tensor, f"{exchange}={by}") for by in GATHERS), CONTEXT):
             with self.subTest(layout):
                 job, process = self.started(*layout, f"trainer.timeout.step_timeout={timeout}")
                 children = children_of(process)
