@@ -38,7 +38,7 @@ class Model(NamedTuple):
         if self.experts:
             layer |= {"num_experts": self.experts, "experts_top_k": self.experts_top_k,
                       "router_auxiliary_loss_coefficient": 0.0}
-        return {"layer": layer, "num_hidden_layers": self.layers, "rope_base": self.rope_base, "max_position_ids": 40960,
+        return {"layer": layer, "num_hidden_layers": self.layers, "rope_base": self.rope_base, "max_position_ids": max(40960, self.sequence),
                 "split_vocab_size": {"all": self.vocabulary}, "split_vocab_order": ["all"]}
 
     def flop_per_token(self, *, is_frozen=False):
