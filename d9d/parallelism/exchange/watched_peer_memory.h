@@ -31,8 +31,8 @@ class WatchedPeerMemory {
   WatchedPeerMemory(const WatchedPeerMemory&) = delete;
   WatchedPeerMemory& operator=(const WatchedPeerMemory&) = delete;
 
-  // Collective. Whether each rank has a block of so many bytes. Opens one, or a larger one, if necessary; the hosts wait
-  // then, and words are 0.
+  // Collective. Whether each rank has a block of so many bytes. Opens one, or a larger one, if necessary; the hosts
+  // wait then, and words are 0.
   [[nodiscard]] bool fits(std::int64_t num_bytes);
   // Collective. Gives the memory back, until the next fits(). What was captured in a graph is invalid then.
   void close();

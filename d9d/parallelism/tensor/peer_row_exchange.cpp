@@ -20,7 +20,7 @@ std::int64_t part_bytes(std::int64_t num_elements, at::ScalarType dtype) {
 
 std::int64_t num_words(const Communicator& ranks) { return ranks.size() * ranks.size() * kSlots; }
 
-// Of the word that `owner` sets for `reader`.
+// The index of the word that `owner` sets for `reader`.
 std::int64_t word_index(const Communicator& ranks, std::int64_t owner, std::int64_t reader, std::int64_t slot) {
   return (owner * ranks.size() + reader) * kSlots + slot;
 }
