@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -43,6 +44,15 @@ class ExchangeTest : public ::testing::TestWithParam<ExchangeRanks> {
     });
   }
 };
+
+// Comes to no exchange, as a rank that hangs, until another rank gives up.
+[[noreturn]] inline void wait_for_failure(World& world) {
+  const auto ranks = world.communicator(group_of(world, "all"));
+  while (true) {
+    ranks->throw_if_rank_is_gone();
+    std::this_thread::yield();
+  }
+}
 
 // The same on all ranks: integers, whose sums are exact.
 inline at::Tensor whole_values(at::IntArrayRef shape, std::int64_t seed, at::Device device) {

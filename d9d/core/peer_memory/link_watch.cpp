@@ -24,9 +24,11 @@ LinkWatch::~LinkWatch() {
   if (abort_.joinable()) abort_.join();
 }
 
-void LinkWatch::add_link(const void* link, std::shared_ptr<Communicator> ranks, std::function<void()> end_waits) {
+void LinkWatch::add_link(const void* link, std::shared_ptr<Communicator> ranks, std::function<void()> end_waits,
+                         std::function<Late()> late) {
   const std::lock_guard lock(mutex_);
-  links_.insert_or_assign(link, Link{.ranks = std::move(ranks), .end_waits = std::move(end_waits), .waits = {}});
+  links_.insert_or_assign(
+      link, Link{.ranks = std::move(ranks), .end_waits = std::move(end_waits), .late = std::move(late), .waits = {}});
 }
 
 void LinkWatch::remove_link(const void* link) {
@@ -61,15 +63,35 @@ void LinkWatch::look() {
     std::erase_if(link.waits, [](const UnderWay& wait) { return wait.progress.is_over(); });
     for (UnderWay& wait : link.waits) {
       if (!wait.since && wait.progress.is_reached()) wait.since = Clock::now();
-      abort_if_too_long(wait);
+      abort_after(wait.since, wait.timeout, [&] { return cat("[pipelining::executor] ", wait.text); });
     }
+    if (link.late) abort_if_late(link);
   }
 }
 
-void LinkWatch::abort_if_too_long(const UnderWay& wait) {
-  if (has_aborted_ || !wait.since || Clock::now() - *wait.since < wait.timeout) return;
+void LinkWatch::abort_if_late(Link& link) {
+  const Late late = link.late();
+  if (late.ranks.empty()) {
+    link.late_since.reset();
+    return;
+  }
+  if (!link.late_since) link.late_since = Clock::now();
+  abort_after(link.late_since, late.timeout, [&] {
+    const RankGroup& group = link.ranks->group();
+    const auto rank = [&](std::int64_t index) { return group.ranks[static_cast<std::size_t>(index)]; };
+    std::string names;
+    for (const std::int64_t index : late.ranks) names += cat(names.empty() ? "" : ", ", rank(index));
+    return cat("[core::peer_memory] rank ", rank(group.index), " has waited ",
+               static_cast<double>(late.timeout.count()) / 1e3, " s in group '", group.name, "' for copies of rank",
+               late.ranks.size() > 1 ? "s " : " ", names, ".");
+  });
+}
+
+void LinkWatch::abort_after(const std::optional<Clock::time_point>& since, std::chrono::milliseconds timeout,
+                            const std::function<std::string()>& reason) {
+  if (has_aborted_ || !since || Clock::now() - *since < timeout) return;
   has_aborted_ = true;
-  abort_ = std::thread([world = world_, reason = cat("[pipelining::executor] ", wait.text)] {
+  abort_ = std::thread([world = world_, reason = reason()] {
     try {
       world->abort_after_wait(reason);
     } catch (const std::exception&) {  // the ranks know the reason; an error of the abort itself adds nothing

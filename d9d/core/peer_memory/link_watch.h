@@ -35,6 +35,11 @@ namespace d9d {
 class LinkWatch {
  public:
   using Wait = std::uint64_t;
+  // The ranks of a link that are late: the indices of those for which this one has words that they have not answered.
+  struct Late {
+    std::vector<std::int64_t> ranks;  // empty: none, or this rank has begun another exchange since the last call
+    std::chrono::milliseconds timeout;
+  };
   // The state of a wait. The thread calls both functions until the wait is over or its link is removed. They must not
   // call the device.
   struct Progress {
@@ -49,8 +54,11 @@ class LinkWatch {
 
   // link: a key that identifies the link. ranks: its ranks, which are two if it has waits. The thread calls end_waits
   // at each check after a failure of `ranks`, and never after remove_link(). end_waits must not wait for anything; the
-  // thread watches nothing else meanwhile.
-  void add_link(const void* link, std::shared_ptr<Communicator> ranks, std::function<void()> end_waits);
+  // thread watches nothing else meanwhile. late: for links of any number of ranks whose waits are not begun one by one;
+  // the thread calls it at each check, and if ranks are late at all checks during its timeout, it aborts the job. Must
+  // not call the device.
+  void add_link(const void* link, std::shared_ptr<Communicator> ranks, std::function<void()> end_waits,
+                std::function<Late()> late = {});
   void remove_link(const void* link);  // also stops watching the link's waits
 
   // Begins to watch a wait. what: names what the rank waits for, such as "the output of stage 0, microbatch 3, from";
@@ -58,6 +66,8 @@ class LinkWatch {
   // is not watched.
   Wait begin(const void* link, const std::string& what, Progress progress);
   void end(Wait wait);  // call it when a wait of the host is over
+  // The timeout of the job now. Call it on the thread that sets it.
+  [[nodiscard]] std::chrono::milliseconds timeout() const { return world_->timeout(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -71,10 +81,14 @@ class LinkWatch {
   struct Link {
     std::shared_ptr<Communicator> ranks;
     std::function<void()> end_waits;
+    std::function<Late()> late;
     std::vector<UnderWay> waits;
+    std::optional<Clock::time_point> late_since = {};
   };
   void look();
-  void abort_if_too_long(const UnderWay& wait);
+  void abort_if_late(Link& link);
+  void abort_after(const std::optional<Clock::time_point>& since, std::chrono::milliseconds timeout,
+                   const std::function<std::string()>& reason);
   void run();
 
   std::shared_ptr<World> world_;

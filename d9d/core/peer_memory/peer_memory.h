@@ -67,7 +67,7 @@ class PeerMemory {
   // device.
   [[nodiscard]] virtual bool is_raised(std::int64_t word, std::uint32_t value) const = 0;
   // Collective. The host waits for the current stream, which must have all earlier calls of this object. Releases the
-  // blocks of the other ranks; only own() and raise_at_once() may be called afterwards.
+  // blocks of the other ranks; only own(), is_raised() and raise_at_once() may be called afterwards.
   virtual void close() = 0;
   // Local; only for memory with shared bytes. Does the work of close() for ranks that do not end at the same time. Work
   // of this rank that uses blocks of others must have ended. After all ranks have left, a block is freed at the latest

@@ -15,18 +15,6 @@ constexpr std::int64_t kSlots = 2, kSums = 2;    // used in turn
 constexpr std::int64_t kKinds = kSlots + kSums;  // of words
 constexpr std::int64_t kAlignment = 256;
 
-std::int64_t word_index(const Communicator& ranks, std::int64_t writer, std::int64_t reader, std::int64_t kind) {
-  return (writer * ranks.size() + reader) * kKinds + kind;
-}
-
-std::vector<std::int64_t> words_of_reader(const Communicator& ranks) {
-  std::vector<std::int64_t> words;
-  for (std::int64_t writer = 0; writer < ranks.size(); ++writer) {
-    for (std::int64_t kind = 0; kind < kKinds; ++kind) words.push_back(word_index(ranks, writer, ranks.rank(), kind));
-  }
-  return words;
-}
-
 std::int64_t bytes_of(const at::Tensor& x) { return x.numel() * static_cast<std::int64_t>(x.element_size()); }
 std::int64_t room_of(const at::Tensor& x) { return round_up(bytes_of(x), kAlignment); }
 
@@ -45,10 +33,7 @@ at::Tensor view_of(const at::Tensor& block, std::int64_t first, at::IntArrayRef 
 }  // namespace
 
 PeerBlockExchange::PeerBlockExchange(std::shared_ptr<Communicator> ranks, LinkWatch& watch)
-    : ranks_(std::move(ranks)),
-      copies_(ranks_->device()),
-      sends_(ranks_->device()),
-      memory_(ranks_, watch, ranks_->size() * ranks_->size() * kKinds, words_of_reader(*ranks_)) {}
+    : ranks_(std::move(ranks)), copies_(ranks_->device()), sends_(ranks_->device()), memory_(ranks_, watch, kKinds) {}
 
 bool PeerBlockExchange::fits(const Tensors& own) {
   const std::int64_t bytes = std::max(part_bytes_, room_of(own));
@@ -61,17 +46,13 @@ std::int64_t PeerBlockExchange::other(std::int64_t i) const {
   return (ranks_->rank() + ranks_->size() - i) % ranks_->size();
 }
 
-std::int64_t PeerBlockExchange::word(std::int64_t writer, std::int64_t reader, std::int64_t kind) const {
-  return memory_.word(word_index(*ranks_, writer, reader, kind));
-}
-
 std::int64_t PeerBlockExchange::place_of(std::int64_t writer, std::int64_t owner, std::int64_t sum) const {
   const std::int64_t num_ranks = ranks_->size(), index = (writer + num_ranks - owner) % num_ranks - 1;
   return (kSlots + sum * (num_ranks - 1) + index) * part_bytes_;
 }
 
 void PeerBlockExchange::visit(const Tensors& own, const See& see) const {
-  ranks_->throw_if_failed();
+  memory_.begin();
   const at::NoGradGuard no_grad;
   const PeerMemory& peers = memory_.peers();
   const std::int64_t num_others = ranks_->size() - 1, rank = ranks_->rank(), slot = num_visits_++ % kSlots;
@@ -82,7 +63,7 @@ void PeerBlockExchange::visit(const Tensors& own, const See& see) const {
       keep_for_current_stream(x);
       place += room_of(x);
     }
-    for (std::int64_t i = 1; i <= num_others; ++i) peers.raise(word(rank, other(-i), slot), 1);
+    for (std::int64_t i = 1; i <= num_others; ++i) peers.raise(memory_.word(rank, other(-i), slot), 1);
   }));
 
   std::array<Tensors, 2> buffers;
@@ -95,13 +76,13 @@ void PeerBlockExchange::visit(const Tensors& own, const See& see) const {
   const auto begin_copies = [&](std::int64_t i) {
     if (i > num_others) return;
     arrived[buffer_of(i)] = copies_.run([&] {
-      peers.wait_for(word(other(i), rank, slot), 1);
+      peers.wait_for(memory_.word(other(i), rank, slot), 1);
       std::int64_t theirs = slot * part_bytes_;
       for (const at::Tensor& target : buffers[buffer_of(i)]) {
         peers.read(target, other(i), theirs);
         theirs += room_of(target);
       }
-      peers.raise(word(other(i), rank, slot), 0);
+      peers.raise(memory_.word(other(i), rank, slot), 0);
     });
     memory_.set_last(arrived[buffer_of(i)]);
   };
@@ -125,7 +106,7 @@ void PeerBlockExchange::send(const Tensors& contributions, std::int64_t owner, s
       keep_for_current_stream(x);
       place += room_of(x);
     }
-    memory_.peers().raise(word(ranks_->rank(), owner, kSlots + sum), 1);
+    memory_.peers().raise(memory_.word(ranks_->rank(), owner, kSlots + sum), 1);
   }));
 }
 
@@ -134,7 +115,7 @@ void PeerBlockExchange::add_received(const Tensors& contributions, std::int64_t 
   const PeerMemory& peers = memory_.peers();
   const std::int64_t num_others = ranks_->size() - 1, rank = ranks_->rank();
   memory_.last().wait();
-  for (std::int64_t i = 1; i <= num_others; ++i) peers.wait_for(word(other(i), rank, kSlots + sum), 1);
+  for (std::int64_t i = 1; i <= num_others; ++i) peers.wait_for(memory_.word(other(i), rank, kSlots + sum), 1);
   std::int64_t place = 0;
   for (const at::Tensor& own : contributions) {
     // One addition rounds once in any dtype.
@@ -145,11 +126,11 @@ void PeerBlockExchange::add_received(const Tensors& contributions, std::int64_t 
     if (!total.is_same(own)) own.copy_(total);
     place += room_of(own);
   }
-  for (std::int64_t i = 1; i <= num_others; ++i) peers.raise(word(other(i), rank, kSlots + sum), 0);
+  for (std::int64_t i = 1; i <= num_others; ++i) peers.raise(memory_.word(other(i), rank, kSlots + sum), 0);
 }
 
 PeerBlockExchange::Tensors PeerBlockExchange::sum(const Make& make) const {
-  ranks_->throw_if_failed();
+  memory_.begin();
   const std::int64_t number = num_sums_++ % kSums;
   for (std::int64_t i = 1; i < ranks_->size(); ++i) send(make(other(i)), other(i), number);
   Tensors own = make(ranks_->rank());

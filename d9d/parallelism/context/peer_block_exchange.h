@@ -60,7 +60,6 @@ class PeerBlockExchange {
   void send(const Tensors& contributions, std::int64_t owner, std::int64_t sum) const;
   void add_received(const Tensors& contributions, std::int64_t sum) const;
   [[nodiscard]] std::int64_t other(std::int64_t i) const;  // rank - i
-  [[nodiscard]] std::int64_t word(std::int64_t writer, std::int64_t reader, std::int64_t kind) const;
   // The first byte of the contributions of `writer` in the block of `owner`. sum: 0 or 1.
   [[nodiscard]] std::int64_t place_of(std::int64_t writer, std::int64_t owner, std::int64_t sum) const;
 

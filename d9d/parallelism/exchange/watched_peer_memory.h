@@ -1,17 +1,22 @@
 // The peer memory of an exchange whose streams wait for words of other ranks: opened at the first need, larger when
-// that is needed, and given back while a job sleeps. If the group fails, the words that this rank's streams wait for
-// are set, so that no stream waits forever.
+// that is needed, and given back while a job sleeps. Each rank (the writer) has words for each other (the reader), who
+// waits for them and sets them back to 0. If the group fails, the words that this rank's streams wait for are set, so
+// that no stream waits forever; a rank that does not answer within the job's timeout makes the group fail.
 //
 // Example
-//   WatchedPeerMemory memory(ranks, watch, /*num_words=*/4, /*awaited=*/{2, 3});
-//   if (memory.fits(num_bytes)) memory.peers().raise(memory.word(0), 1);
+//   WatchedPeerMemory memory(ranks, watch, /*num_kinds=*/1);
+//   if (memory.fits(num_bytes)) {
+//     memory.begin();
+//     memory.peers().raise(memory.word(/*writer=*/0, /*reader=*/1, /*kind=*/0), 1);  // on rank 0
+//   }
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "d9d/core/communicator/communicator.h"
 #include "d9d/core/device/side_stream.h"
@@ -22,9 +27,8 @@ namespace d9d {
 
 class WatchedPeerMemory {
  public:
-  // watch: borrowed. num_words: the same on all ranks. awaited: the words that streams of this rank wait for.
-  WatchedPeerMemory(std::shared_ptr<Communicator> ranks, LinkWatch& watch, std::int64_t num_words,
-                    std::vector<std::int64_t> awaited);
+  // watch: borrowed. num_kinds: of words of a writer and a reader, the same on all ranks.
+  WatchedPeerMemory(std::shared_ptr<Communicator> ranks, LinkWatch& watch, std::int64_t num_kinds);
   // Waits for the last copies, but not for other ranks if the job has failed: the memory then stays mapped until the
   // process ends.
   ~WatchedPeerMemory();
@@ -39,8 +43,11 @@ class WatchedPeerMemory {
   [[nodiscard]] std::int64_t num_closings() const { return num_closings_; }  // also for larger memory
   [[nodiscard]] const std::string& reason() const { return reason_; }        // why ranks cannot; empty if they can
 
+  // Local, where an exchange begins: the others have the job's timeout to answer. Throws if the group has failed.
+  void begin() const;
   [[nodiscard]] const PeerMemory& peers() const { return *memory_; }  // after fits()
-  [[nodiscard]] std::int64_t word(std::int64_t index) const;          // for calls of peers()
+  // For calls of peers().
+  [[nodiscard]] std::int64_t word(std::int64_t writer, std::int64_t reader, std::int64_t kind) const;
   void set_last(StreamEvent last) const { last_ = std::move(last); }  // the last work with the memory
   [[nodiscard]] const StreamEvent& last() const { return last_; }
 
@@ -48,16 +55,19 @@ class WatchedPeerMemory {
   void open(std::int64_t num_bytes);
   // Sets the awaited words until streams have passed all that is queued, or a time is over.
   void let_streams_pass(const std::function<bool()>& have_passed) const;
+  [[nodiscard]] LinkWatch::Late late();  // on the thread of the watch
 
   std::shared_ptr<Communicator> ranks_;
   LinkWatch& watch_;
-  const std::int64_t num_words_;
-  const std::vector<std::int64_t> awaited_;
+  const std::int64_t num_kinds_;
   std::shared_ptr<PeerMemory> memory_;  // null: not open
   std::string reason_;
   std::int64_t num_bytes_ = 0;
   std::int64_t num_closings_ = 0;
   mutable StreamEvent last_;
+  mutable std::atomic<std::int64_t> num_begun_ = 0;
+  mutable std::atomic<std::chrono::milliseconds> timeout_ = std::chrono::milliseconds(0);  // of the latest
+  std::int64_t num_seen_ = 0;  // of those begun, by the thread of the watch
 };
 
 }  // namespace d9d

@@ -18,27 +18,10 @@ std::int64_t part_bytes(std::int64_t num_elements, at::ScalarType dtype) {
   return round_up(num_elements * static_cast<std::int64_t>(at::elementSize(dtype)), kAlignment);
 }
 
-std::int64_t num_words(const Communicator& ranks) { return ranks.size() * ranks.size() * kSlots; }
-
-// The index of the word that `owner` sets for `reader`.
-std::int64_t word_index(const Communicator& ranks, std::int64_t owner, std::int64_t reader, std::int64_t slot) {
-  return (owner * ranks.size() + reader) * kSlots + slot;
-}
-
-std::vector<std::int64_t> words_of_reader(const Communicator& ranks) {
-  std::vector<std::int64_t> words;
-  for (std::int64_t owner = 0; owner < ranks.size(); ++owner) {
-    for (std::int64_t slot = 0; slot < kSlots; ++slot) words.push_back(word_index(ranks, owner, ranks.rank(), slot));
-  }
-  return words;
-}
-
 }  // namespace
 
 PeerRowExchange::PeerRowExchange(std::shared_ptr<Communicator> ranks, LinkWatch& watch)
-    : ranks_(std::move(ranks)),
-      copies_(ranks_->device()),
-      memory_(ranks_, watch, num_words(*ranks_), words_of_reader(*ranks_)) {}
+    : ranks_(std::move(ranks)), copies_(ranks_->device()), memory_(ranks_, watch, kSlots) {}
 
 bool PeerRowExchange::fits(std::int64_t num_elements, at::ScalarType dtype) {
   const std::int64_t bytes = std::max(slot_bytes_, (ranks_->size() - 1) * part_bytes(num_elements, dtype));
@@ -49,24 +32,21 @@ bool PeerRowExchange::fits(std::int64_t num_elements, at::ScalarType dtype) {
 
 std::int64_t PeerRowExchange::next_slot() const { return num_exchanges_++ % kSlots; }
 
-std::int64_t PeerRowExchange::word(std::int64_t owner, std::int64_t reader, std::int64_t slot) const {
-  return memory_.word(word_index(*ranks_, owner, reader, slot));
-}
-
 void PeerRowExchange::read(const at::Tensor& target, std::int64_t owner, std::int64_t slot, std::int64_t index,
                            std::int64_t offset) const {
-  memory_.peers().wait_for(word(owner, ranks_->rank(), slot), static_cast<std::uint32_t>(index + 1));
+  memory_.peers().wait_for(memory_.word(owner, ranks_->rank(), slot), static_cast<std::uint32_t>(index + 1));
   memory_.peers().read(target, owner, slot * slot_bytes_ + offset);
 }
 
 PeerRowExchange::Arriving PeerRowExchange::begin_gather(const at::Tensor& shard) const {
-  ranks_->throw_if_failed();
+  memory_.begin();
   const at::Tensor own = shard.contiguous();
   const std::int64_t num_ranks = ranks_->size(), rank = ranks_->rank(), slot = next_slot();
   const std::int64_t batch = own.size(0), positions = own.size(1);
   const auto num_bytes = static_cast<std::int64_t>(own.nbytes());
   memory_.peers().own().narrow(0, slot * slot_bytes_, num_bytes).copy_(own.view(-1).view(at::kByte));
-  for (std::int64_t i = 1; i < num_ranks; ++i) memory_.peers().raise(word(rank, (rank + i) % num_ranks, slot), 1);
+  for (std::int64_t i = 1; i < num_ranks; ++i)
+    memory_.peers().raise(memory_.word(rank, (rank + i) % num_ranks, slot), 1);
 
   Arriving rows{
       .own = own, .whole = at::empty({batch, num_ranks * positions, own.size(2)}, own.options()), .events = {}};
@@ -81,7 +61,7 @@ PeerRowExchange::Arriving PeerRowExchange::begin_gather(const at::Tensor& shard)
         read(target, owner, slot, /*index=*/0, sequence * static_cast<std::int64_t>(target.nbytes()));
         rows.events.push_back(StreamEvent::of_current_stream(ranks_->device()));
       }
-      memory_.peers().raise(word(owner, rank, slot), 0);
+      memory_.peers().raise(memory_.word(owner, rank, slot), 0);
     }
   }));
   return rows;
@@ -120,7 +100,7 @@ at::Tensor PeerRowExchange::gather_sequences(const at::Tensor& shard, const Bloc
 
 at::Tensor PeerRowExchange::scatter(const Summand& summand, const Block& write,
                                     const std::function<void()>& meanwhile) const {
-  ranks_->throw_if_failed();
+  memory_.begin();
   const at::NoGradGuard no_grad;
   const std::int64_t num_ranks = ranks_->size(), rank = ranks_->rank(), slot = next_slot();
   const std::int64_t batch = summand.whole[0], all = summand.whole[1], positions = all / num_ranks;
@@ -140,12 +120,12 @@ at::Tensor PeerRowExchange::scatter(const Summand& summand, const Block& write,
                                  .view(parts.scalar_type())
                                  .view({positions, summand.whole[2]});
       write(sequence * all + reader * positions, out);
-      memory_.peers().raise(word(rank, reader, slot), static_cast<std::uint32_t>(sequence + 1));
+      memory_.peers().raise(memory_.word(rank, reader, slot), static_cast<std::uint32_t>(sequence + 1));
       // Queued after the flag of this block, which the other rank may wait for: whichever streams share a queue of the
       // device, no rank's flag is behind a wait for a later one.
       memory_.set_last(copies_.run([&] {
         read(parts[owner][sequence], owner, slot, sequence, offset_of(i, sequence));
-        if (sequence + 1 == batch) memory_.peers().raise(word(owner, rank, slot), 0);
+        if (sequence + 1 == batch) memory_.peers().raise(memory_.word(owner, rank, slot), 0);
       }));
     }
   }

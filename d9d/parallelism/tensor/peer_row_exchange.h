@@ -60,7 +60,6 @@ class PeerRowExchange final : public kernels::RowExchange {
   [[nodiscard]] Arriving begin_gather(const at::Tensor& shard) const;
   [[nodiscard]] std::int64_t next_slot() const;
   // The word that `owner` sets for `reader`.
-  [[nodiscard]] std::int64_t word(std::int64_t owner, std::int64_t reader, std::int64_t slot) const;
   // Waits for block `index` of `owner`, and copies it to `target` from byte `offset` of its slot.
   void read(const at::Tensor& target, std::int64_t owner, std::int64_t slot, std::int64_t index,
             std::int64_t offset) const;

@@ -106,5 +106,24 @@ TEST_F(LinkWatchOfAPair, Leaves_waits_alone_that_are_over_or_of_a_link_that_is_g
   watch.remove_link(&watch);
 }
 
+// Ranks that are late now and then come.
+TEST_F(LinkWatchOfAPair, Aborts_if_ranks_are_late_at_all_looks) {
+  std::atomic<bool> is_late = false;
+  std::counting_semaphore looks{0};
+  watch.add_link(
+      &watch, ranks, [] {},
+      [&, num_looks = 0]() mutable {
+        looks.release();
+        LinkWatch::Late late{.ranks = {}, .timeout = milliseconds(100)};
+        if (is_late || num_looks++ % 2 == 0) late.ranks = {1};
+        return late;
+      });
+  for (int i = 0; i < 4; ++i) looks.acquire();
+  EXPECT_FALSE(aborted.try_acquire());
+  is_late = true;
+  EXPECT_TRUE(aborted.try_acquire_for(kFar));
+  watch.remove_link(&watch);
+}
+
 }  // namespace
 }  // namespace d9d::test::link_watch_test

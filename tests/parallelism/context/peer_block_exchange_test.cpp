@@ -14,6 +14,7 @@ namespace d9d::test::peer_block_exchange_test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::ThrowsMessage;
 using Tensors = PeerBlockExchange::Tensors;
 
@@ -100,6 +101,21 @@ TEST_P(PeerBlockExchangeOf, Does_not_wait_for_a_rank_that_has_failed) {
         });
       },
       ThrowsMessage<ConfigError>(HasSubstr("rank 1 throws")));
+}
+
+TEST_P(PeerBlockExchangeOf, Ends_the_job_if_a_rank_does_not_come) {
+  if (GetParam().backend == RankBackend::kNccl) GTEST_SKIP() << "a rank that fails ends its process";
+  EXPECT_THAT(
+      [] {
+        on_ranks([](World& world, PeerBlockExchange& exchange) {
+          const Tensors own = tensors_of(world.rank(), 4, 0, world.device());
+          ASSERT_TRUE(exchange.fits(own));
+          world.set_timeout(std::chrono::milliseconds(200));
+          if (world.rank() == 1) wait_for_failure(world);
+          (void)exchange.visit_and_sum(own, [](std::int64_t, const Tensors& theirs) { return theirs; });
+        });
+      },
+      ThrowsMessage<CommunicationError>(MatchesRegex(".*has waited 0.2 s .* ranks? (.*, )?1[,.].*")));
 }
 
 }  // namespace

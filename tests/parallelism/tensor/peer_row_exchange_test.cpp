@@ -15,6 +15,7 @@ namespace d9d::test::peer_row_exchange_test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::ThrowsMessage;
 
 class PeerRowExchangeOf : public ExchangeTest<PeerRowExchange> {};
@@ -144,6 +145,21 @@ TEST_P(PeerRowExchangeOf, Does_not_wait_for_a_rank_that_has_failed) {
         });
       },
       ThrowsMessage<std::exception>(HasSubstr("rank 1")));
+}
+
+TEST_P(PeerRowExchangeOf, Ends_the_job_if_a_rank_does_not_come) {
+  if (GetParam().num_ranks != 3) GTEST_SKIP() << "waits for seconds; PeerBlockExchange has the others";
+  EXPECT_THAT(
+      [] {
+        on_ranks([](World& world, PeerRowExchange& exchange) {
+          const at::Tensor whole = whole_values({1, 2 * world.size(), 4}, 0, world.device());
+          ASSERT_TRUE(exchange.fits(whole.numel() / world.size(), whole.scalar_type()));
+          world.set_timeout(std::chrono::milliseconds(200));
+          if (world.rank() == 1) wait_for_failure(world);
+          (void)exchange.gather(part(whole, 1, world), [](std::int64_t, const at::Tensor&) {});
+        });
+      },
+      ThrowsMessage<CommunicationError>(MatchesRegex(".*has waited 0.2 s .* ranks? (.*, )?1[,.].*")));
 }
 
 }  // namespace
