@@ -43,8 +43,10 @@ class LaneExchanges final : public ExchangeMemory {
     const std::lock_guard lock(mutex_);
     std::shared_ptr<Exchange>& found = exchanges_[communicator->group().lane];
     if (!found) {
-      if (watch_ == nullptr) watch_ = std::make_unique<LinkWatch>(ranks_.world());
-      found = std::make_shared<Exchange>(communicator, *watch_);
+      if (watch_ == nullptr) watch_ = std::make_shared<LinkWatch>(ranks_.world());
+      // A graph that is kept longer than the module has the exchange, which needs the watch.
+      found = std::shared_ptr<Exchange>(new Exchange(communicator, *watch_),
+                                        [watch = watch_](Exchange* exchange) { delete exchange; });
     }
     if (fits(*found)) return {found, ""};
     return {nullptr, found->reason()};
@@ -65,7 +67,7 @@ class LaneExchanges final : public ExchangeMemory {
   const DeviceMesh ranks_;
   const ExchangeMethod method_;
   mutable std::mutex mutex_;
-  mutable std::unique_ptr<LinkWatch> watch_;                             // null until an exchange is made
+  mutable std::shared_ptr<LinkWatch> watch_;                             // null until an exchange is made
   mutable std::map<std::int64_t, std::shared_ptr<Exchange>> exchanges_;  // by lane
 };
 
