@@ -16,9 +16,11 @@ constexpr std::int64_t kMaskQueries = 2;  // of [B, Hq, S / W, S]
 // Queries of packed sequences are the last positions of their keys, which end with a range of queries if no query sees
 // a later key. Otherwise all keys of a sequence belong to each of its queries, wherever these are.
 void check_packed(const kernels::SdpaOptions& options) {
-  D9D_CHECK(options.causal || !(options.window_left || options.window_right), ConfigError,
-            "[parallelism::context] expected packed sequences with causal attention, or without a window, got a window "
-            "of attention that is not causal. Train on sequences that are not packed, or without context parallelism.");
+  D9D_CHECK(
+      options.causal || !(options.window_left || options.window_right), ConfigError,
+      "[parallelism::context] expected packed sequences with causal attention, or without a window, got a window "
+      "of attention that is not causal. Use context-parallel ranks that divide the heads, or sequences that are not "
+      "packed.");
 }
 
 }  // namespace

@@ -25,7 +25,11 @@ constexpr double kSecondsPerExchange = 20e-6;
 // The reason why a method does not take the call; nullopt if it does.
 std::optional<std::string> refusal(ContextAttention method, const ContextAttentionCall& call) {
   if (method == ContextAttention::kRing) return call.no_ring.empty() ? std::nullopt : std::optional(call.no_ring);
-  if (method != ContextAttention::kHeads) return std::nullopt;
+  if (method == ContextAttention::kGathered) {
+    const bool looks_ahead = call.is_packed && call.has_window && !call.is_causal;
+    return looks_ahead ? std::optional("takes no packed sequences with a window of attention that is not causal")
+                       : std::nullopt;
+  }
   if (call.has_mask) return "takes no attention mask";
   if (ranks_divide_heads(call.num_ranks, call.num_heads, call.num_kv_heads)) return std::nullopt;
   return cat("gives ", call.num_ranks, " ranks no equal shares of ", call.num_heads, " heads of queries and ",

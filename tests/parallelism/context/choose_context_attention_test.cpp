@@ -78,6 +78,13 @@ TEST(ChooseContextAttention, Refuses_what_is_configured_and_does_not_take_the_ca
                 "gives 3 ranks no equal shares of 32 heads of queries and 8 of keys"));
   EXPECT_THAT(refusal_of(kHeads, changed(of_8b(), [](auto& call) { call.has_mask = true; })),
               HasSubstr("takes no attention mask"));
+  EXPECT_THAT(refusal_of(kGathered, changed(of_8b(2),
+                                            [](auto& call) {
+                                              call.is_packed = call.has_window = true;
+                                              call.is_causal = false;
+                                            })),
+              HasSubstr("to be auto or heads here, got gathered, which takes no packed sequences with a window "
+                        "of attention that is not causal"));
   EXPECT_THAT(refusal_of(kRing, changed(of_8b(), [](auto& call) { call.no_ring = "takes no windows"; })),
               HasSubstr("to be auto or gathered or heads here, got ring, which takes no windows"));
 }

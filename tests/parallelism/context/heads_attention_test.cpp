@@ -108,6 +108,8 @@ TEST_P(HeadsAttention, Equals_one_rank) {
       for (const bool has_sinks : {false, true}) {
         for (const ContextAttention method :
              {ContextAttention::kHeads, ContextAttention::kAuto, ContextAttention::kGathered}) {
+          const bool looks_ahead = GetParam().is_packed && !GetParam().is_causal && GetParam().parameters.window_left;
+          if (method == ContextAttention::kGathered && looks_ahead) continue;  // refused
           expect_equals_one_rank(GetParam(), heads, has_sinks, chunks, method);
         }
       }

@@ -155,7 +155,7 @@ TEST_P(PackedDocuments, Are_each_document_alone) {
 TEST(PackedDocumentsErrors, Name_a_window_that_looks_ahead) {
   const SdpaParameters parameters{.window_left = 3, .window_right = 2};
   EXPECT_THAT(message_of<ConfigError>([&] {
-                expect_each_alone({"", parameters, false}, {24, 24}, 2);
+                expect_each_alone({"", parameters, false}, {24, 24}, 3);  // which do not divide the heads
               }),
               HasSubstr("got a window of attention that is not causal"));
 }
