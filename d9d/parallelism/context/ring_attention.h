@@ -1,8 +1,9 @@
-// Attention over ranks that each hold some positions of a causal or full sequence (Liu et al., arXiv:2310.01889): a rank
-// computes with the keys and values of one rank after another while those of the next are copied. Of causal attention it
-// computes only the pairs that see each other, as rectangles without a mask: with the cut of context_parallel_cut()
-// all queries with the first half of an earlier rank's keys, or the second half of its queries with all keys of a later
-// one. Keeps the rank's own keys and values for backward, in which the others pass by again; two ranks keep both.
+// Attention over ranks that each hold some positions of a causal or full sequence (Liu et al., arXiv:2310.01889): a
+// rank computes with the keys and values of one rank after another while those of the next are copied. Of causal
+// attention it computes only the pairs that see each other, as rectangles without a mask: with the cut of
+// context_parallel_cut() all queries with the first half of an earlier rank's keys, or the second half of its queries
+// with all keys of a later one. Keeps the rank's own keys and values for backward, in which the others pass by again;
+// of two ranks it keeps both.
 #pragma once
 
 #include <memory>
