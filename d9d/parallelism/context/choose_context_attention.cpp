@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <optional>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -57,11 +58,15 @@ double exposed_seconds(ContextAttention method, const ContextAttentionCall& call
   return (ranks - 1) * kSecondsPerExchange + std::max(0.0, moves - of_others * computes);
 }
 
-std::string names_of_those_that_take(const ContextAttentionCall& call) {
+std::vector<ContextAttention> those_that_take(const ContextAttentionCall& call) {
+  std::vector<ContextAttention> methods(kMethods.begin(), kMethods.end());
+  std::erase_if(methods, [&](ContextAttention method) { return refusal(method, call).has_value(); });
+  return methods;
+}
+
+std::string names_of(const std::vector<ContextAttention>& methods) {
   std::string names(enum_name(ContextAttention::kAuto));
-  for (const ContextAttention method : kMethods) {
-    if (!refusal(method, call)) names += cat(" or ", enum_name(method));
-  }
+  for (const ContextAttention method : methods) names += cat(" or ", enum_name(method));
   return names;
 }
 
@@ -83,20 +88,21 @@ ContextAttentionCall context_attention_call(const kernels::SdpaInputs& inputs, c
 }
 
 ContextAttentionChoice choose_context_attention(const ContextAttentionCall& call, ContextAttention configured) {
+  const std::vector<ContextAttention> methods = those_that_take(call);
+  if (methods.empty()) return {.method = ContextAttention::kGathered, .why = "it says why none takes the call"};
   if (configured != ContextAttention::kAuto) {
     const std::optional<std::string> reason = refusal(configured, call);
     D9D_CHECK(!reason, ConfigError, "[parallelism::context] expected model_provider.context_parallel.attention to be ",
-              names_of_those_that_take(call), " here, got ", enum_name(configured), ", which ", *reason,
-              ". Change it.");
+              names_of(methods), " here, got ", enum_name(configured), ", which ", *reason, ". Change it.");
     return {.method = configured, .why = "it is configured"};
   }
   if ((call.has_window || call.is_packed) && !refusal(ContextAttention::kHeads, call)) {
     return {.method = ContextAttention::kHeads,
             .why = cat(call.is_packed ? "packed sequences" : "windows", " want all positions of some heads")};
   }
-  ContextAttention best = ContextAttention::kGathered;
-  for (const ContextAttention method : kMethods) {
-    if (!refusal(method, call) && exposed_seconds(method, call) < exposed_seconds(best, call)) best = method;
+  ContextAttention best = methods.front();
+  for (const ContextAttention method : methods) {
+    if (exposed_seconds(method, call) < exposed_seconds(best, call)) best = method;
   }
   const auto microseconds = static_cast<std::int64_t>(std::ceil(exposed_seconds(best, call) * 1e6));
   return {.method = best, .why = cat("it waits for other ranks for the least time, ", microseconds, " us")};

@@ -41,11 +41,13 @@ struct ContextAttentionChoice {
 };
 
 //   method      moves to each rank, in elements             waits for it          takes
-//   kGathered   2 Hkv D S B (W - 1) / W                     yes                   everything; keeps 2 Hkv D S B
+//   kGathered   2 Hkv D S B (W - 1) / W                     yes                   all but windows of packed sequences
+//                                                                                 that are not causal; keeps 2 Hkv D S B
 //   kHeads      (2 Hq + 2 max(Hkv, W)) D S B (W - 1) / W^2  yes                   all but masks, if W divides heads
 //   kRing       as kGathered                                beyond its products   see ring_refusal()
 //
 // With `configured` that method. Throws ConfigError, naming the reason and what works, if it does not take the call.
+// A call that no method takes is for kGathered, which throws.
 [[nodiscard]] ContextAttentionChoice choose_context_attention(const ContextAttentionCall& call,
                                                               ContextAttention configured = ContextAttention::kAuto);
 

@@ -28,6 +28,13 @@ ContextAttentionCall changed(ContextAttentionCall call, const std::function<void
   return call;
 }
 
+// Packed sequences with a window that is not causal.
+ContextAttentionCall looking_ahead(ContextAttentionCall call) {
+  call.is_causal = false;
+  call.has_window = call.is_packed = true;
+  return call;
+}
+
 TEST(ChooseContextAttention, Takes_the_method_that_moves_least_and_takes_the_call) {
   struct Row {
     const char* what;
@@ -53,6 +60,8 @@ TEST(ChooseContextAttention, Takes_the_method_that_moves_least_and_takes_the_cal
       {"packed sequences", changed(of_8b(2), [](auto& call) { call.is_packed = true; }), kHeads},
       {"packed sequences and ranks that do not divide the heads",
        changed(of_8b(3), [](auto& call) { call.is_packed = true; }), kGathered},
+      {"a window of packed sequences that looks ahead", looking_ahead(of_8b()), kHeads},
+      {"what no method takes, and gathered keys refuse", looking_ahead(of_8b(3)), kGathered},
       {"a window and a mask", changed(of_8b(2), [](auto& call) { call.has_window = call.has_mask = true; }), kGathered},
   };
   for (const Row& row : table) {
@@ -87,6 +96,10 @@ TEST(ChooseContextAttention, Refuses_what_is_configured_and_does_not_take_the_ca
                         "of attention that is not causal"));
   EXPECT_THAT(refusal_of(kRing, changed(of_8b(), [](auto& call) { call.no_ring = "takes no windows"; })),
               HasSubstr("to be auto or gathered or heads here, got ring, which takes no windows"));
+  EXPECT_THAT(refusal_of(kGathered, looking_ahead(of_8b())),
+              HasSubstr("to be auto or heads here, got gathered, which takes no window of packed sequences that is not "
+                        "causal"));
+  EXPECT_EQ(choose_context_attention(looking_ahead(of_8b(3)), kRing).method, kGathered);
 }
 
 TEST(ChooseContextAttention, Reads_a_call) {

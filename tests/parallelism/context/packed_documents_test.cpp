@@ -116,12 +116,12 @@ at::Tensor one_by_one(const Sdpa& core, const std::vector<at::Tensor>& heads, co
   return at::cat(outputs, 1).view(heads[0].sizes());
 }
 
-void expect_each_alone(const Case& each, const Lengths& lengths, std::int64_t num_ranks) {
+void expect_each_alone(const Case& each, const Lengths& lengths, std::int64_t num_ranks, ContextAttention method) {
   run_ranks(RankBackend::kThreads, num_ranks, [&](World& world) {
     const DeviceMesh ranks = mesh_of(world, "cp");
     const PositionCut positions = context_parallel_cut(ranks);
     const auto one = make_core(each.parameters), cut = make_core(each.parameters);
-    parallelize_context_parallel(*cut, positions);
+    parallelize_context_parallel(*cut, positions, {.attention = method});
     std::vector<at::Tensor> whole, own;
     for (const std::int64_t num_heads : {4, 2, 2}) {
       whole.push_back(values({kRows, kSequence, num_heads, 8}, std::ssize(whole)).requires_grad_());
@@ -148,16 +148,24 @@ void expect_each_alone(const Case& each, const Lengths& lengths, std::int64_t nu
 TEST_P(PackedDocuments, Are_each_document_alone) {
   for (const Lengths& lengths : all_lengths()) {
     SCOPED_TRACE(::testing::PrintToString(lengths));
-    for (const std::int64_t num_ranks : {2, 3, 4}) expect_each_alone(GetParam(), lengths, num_ranks);
+    for (const std::int64_t num_ranks : {2, 3, 4}) {
+      for (const ContextAttention method : {ContextAttention::kGathered, ContextAttention::kAuto}) {
+        expect_each_alone(GetParam(), lengths, num_ranks, method);
+      }
+    }
   }
 }
 
+// Two ranks divide the heads, three do not.
 TEST(PackedDocumentsErrors, Name_a_window_that_looks_ahead) {
   const SdpaParameters parameters{.window_left = 3, .window_right = 2};
-  EXPECT_THAT(message_of<ConfigError>([&] {
-                expect_each_alone({"", parameters, false}, {24, 24}, 3);  // which do not divide the heads
-              }),
-              HasSubstr("got a window of attention that is not causal"));
+  const auto refusal_of = [&](std::int64_t num_ranks, ContextAttention method) {
+    return message_of<ConfigError>([&] { expect_each_alone({"", parameters, false}, {24, 24}, num_ranks, method); });
+  };
+  EXPECT_THAT(refusal_of(2, ContextAttention::kGathered), HasSubstr("to be auto or heads here, got gathered"));
+  for (const ContextAttention method : {ContextAttention::kAuto, ContextAttention::kGathered}) {
+    EXPECT_THAT(refusal_of(3, method), HasSubstr("got a window of attention that is not causal"));
+  }
 }
 
 }  // namespace
