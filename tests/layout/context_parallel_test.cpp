@@ -57,6 +57,32 @@ TEST(ContextParallelHeads, Train_as_one_rank_does) {
   }
 }
 
+// Over two ranks, which keep each other's keys, and more, which fetch them again in backward.
+TEST(ContextParallelRing, Trains_as_one_rank_does) {
+  const OwnLayers gated{.attention = Attention::kGated, .dropout = 0.25};
+  const std::vector<LayoutCase> cases = {
+      {.job = {.freezes_attention = true, .calls_layers_twice = true, .has_pairs = true}},
+      {.job = {.family = kOwnLayers, .own = gated, .num_positions = 24},
+       .layout = {.checkpoints = Checkpoints::kOuterNested, .sleeps = {SleepTag::kComms}}},
+      {.job = {.num_layers = 4, .num_sequences = 2},
+       .layout = {.mesh = {.pipeline_parallel = 2}, .schedule = Schedule::kZeroBubble}},
+      {.job = {.num_layers = 4},
+       .layout = {.mesh = {.pipeline_parallel = 2},
+                  .schedule = Schedule::kDualPipeV,
+                  .checkpoints = Checkpoints::kLayers}},
+      {.job = {.has_short_sequences = true, .num_sequences = 2},
+       .layout = {.mesh = {.tensor_parallel = 2}, .pads = true}},
+      {.job = {.prefers = true, .num_sequences = 2}, .layout = {.mesh = {.data_parallel_shard = 2}}}};
+  for (const LayoutCase& each : cases) {
+    for (const std::int64_t num_ranks : {2, 3}) {
+      LayoutCase drawn = each;
+      drawn.layout.mesh.context_parallel_shard = num_ranks;
+      drawn.layout.context.attention = ContextAttention::kRing;
+      EXPECT_EQ(fault_of(drawn), "") << to_source(drawn);
+    }
+  }
+}
+
 // Documents that do not see each other: two a row of eight positions, whose boundary is at each of them in turn, in two
 // rows; and up to eight positions, or none, in one row.
 TEST(ContextParallelPacks, Train_as_on_one_rank) {

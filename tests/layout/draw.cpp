@@ -129,7 +129,7 @@ DeviceMeshParameters draw_mesh(const LayoutJob& job, const Layout& pipeline) {
   const std::vector<Axis> axes = {{&Mesh::data_parallel_shard, {1, 2, 3, 4, 8}},
                                   {&Mesh::tensor_parallel, {1, 2, 3, 4, 8}},
                                   {&Mesh::data_parallel_replicate, {1, 2, 3}},
-                                  {&Mesh::context_parallel_shard, {1, 2, 4, 8}},
+                                  {&Mesh::context_parallel_shard, {1, 2, 3, 4, 8}},
                                   {&Mesh::context_parallel_replicate, {1, 2}}};
   const std::int64_t first = number(0, std::ssize(axes));  // so that each axis comes first sometimes
   const std::int64_t most_ranks = one_in(8) ? kMostRanks : kUsualRanks;
@@ -203,7 +203,8 @@ ContextAttention draw_attention(const LayoutJob& job, const Layout& layout) {
   const bool has_heads = job.num_heads % of_rank == 0 && job.num_key_heads % of_rank == 0 &&
                          ranks_divide_heads(num_ranks, job.num_heads / of_rank, job.num_key_heads / of_rank);
   if (has_heads && one_in(2)) return ContextAttention::kHeads;
-  const bool has_ring = !job.packs && (job.family != kOwnLayers || job.own.attention != Attention::kWindow);
+  const bool is_packed = job.packs || (job.has_short_sequences && !layout.pads);
+  const bool has_ring = !is_packed && (job.family != kOwnLayers || job.own.attention != Attention::kWindow);
   if (has_ring && one_in(2)) return ContextAttention::kRing;
   return any_of<ContextAttention>({ContextAttention::kAuto, ContextAttention::kGathered});
 }

@@ -90,6 +90,9 @@ const std::vector<Found> kFound = {
               .num_microbatches = 1,
               .num_steps = 1},
       .layout = {.mesh = {.tensor_parallel = 4}}}},
+    {"snapshots_of_three_context_parallel_ranks",
+     {.job = {.heads = {Head::kCausalLM, Head::kClassification, Head::kEmbedding}, .has_snapshots = true},
+      .layout = {.mesh = {.context_parallel_replicate = 3}}}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Once, FoundCases, ::testing::ValuesIn(kFound),

@@ -165,7 +165,7 @@ Sum loss_of(const ClassificationOutput& output, const Inputs& inputs) {
   const at::Tensor classes = pooled((inputs.whole_ids * 5 + inputs.whole_positions) % kLayoutClasses, inputs);
   const at::Tensor scores = output.scores.reshape({-1, kLayoutClasses}).log_softmax(-1);
   return {.of_losses = -scores.gather(1, classes.unsqueeze(1)).sum() * inputs.share,
-          .of_counts = at::scalar_tensor(static_cast<double>(classes.size(0)) * inputs.share)};
+          .of_counts = at::scalar_tensor(static_cast<double>(classes.size(0)) * inputs.share, at::kDouble)};
 }
 
 Sum loss_of(const EmbeddingOutput& output, const Inputs& inputs) {
@@ -173,7 +173,7 @@ Sum loss_of(const EmbeddingOutput& output, const Inputs& inputs) {
   const at::Tensor targets = at::sin(pooled(inputs.whole_ids, inputs).to(at::kDouble).unsqueeze(1) + axes);
   const at::Tensor embeddings = output.embeddings.reshape({-1, kLayoutEmbedding});
   return {.of_losses = (embeddings - targets.to(embeddings.scalar_type())).square().sum() * inputs.share,
-          .of_counts = at::scalar_tensor(static_cast<double>(targets.size(0)) * inputs.share)};
+          .of_counts = at::scalar_tensor(static_cast<double>(targets.size(0)) * inputs.share, at::kDouble)};
 }
 
 double factor_of(Weights weights, std::int64_t number) {
@@ -199,7 +199,7 @@ StageInputs forward_inputs(const LayoutJob& job, const Inputs& inputs) {
 Sum loss_of_snapshots(const at::Tensor& snapshots, const Inputs& inputs) {
   const at::Tensor targets = at::sin(at::arange(snapshots.numel(), at::kDouble)).view(snapshots.sizes());
   return {.of_losses = (snapshots - targets.to(snapshots.scalar_type())).square().sum() * inputs.share,
-          .of_counts = at::scalar_tensor(static_cast<double>(snapshots.size(1)) * inputs.share)};
+          .of_counts = at::scalar_tensor(static_cast<double>(snapshots.size(1)) * inputs.share, at::kDouble)};
 }
 
 // One forward, and the sums over the positions that it predicts.
