@@ -41,8 +41,8 @@ struct ContextAttentionChoice {
 };
 
 //   method      moves to each rank, in elements             waits for it          takes
-//   kGathered   2 Hkv D S B (W - 1) / W                     yes                   all but windows of packed sequences
-//                                                                                 that are not causal; keeps 2 Hkv D S B
+//   kGathered   2 Hkv D S B (W - 1) / W                     yes                   all but packed windows that are
+//                                                                                 not causal; keeps 2 Hkv D S B
 //   kHeads      (2 Hq + 2 max(Hkv, W)) D S B (W - 1) / W^2  yes                   all but masks, if W divides heads
 //   kRing       as kGathered                                beyond its products   see ring_refusal()
 //
