@@ -210,13 +210,15 @@ TEST_P(MemoryPlan, Has_the_parameters_gradients_and_optimizer_of_a_real_job) {
   }
 }
 
-// A CPU weights the outputs of experts and keeps them. A GPU weights the inputs of their last product and keeps nothing
-// more.
+// A CPU weights the outputs of experts and keeps them, where a GPU weights the inputs of their last product; and it
+// keeps a mask of the last chunk of positions of the first of context-parallel ranks, where a GPU needs none.
 std::int64_t kept_by_cpu_alone(const RankMemory& rank, const Case& job, std::int64_t num_stages) {
-  if (!job.has_experts) return 0;
   const test::SmallDecoder sizes;
   const std::int64_t num_positions = kNumSequences * kSequenceLength / job.mesh.tensor_parallel;  // between blocks
-  const std::int64_t of_layer = num_positions * sizes.experts_top_k * sizes.hidden_size * kFloatBytes;
+  std::int64_t of_layer = 0;
+  if (job.has_experts) of_layer += num_positions * sizes.experts_top_k * sizes.hidden_size * kFloatBytes;
+  const std::int64_t num_chunks = 2 * job.mesh.context_parallel_shard;
+  if (num_chunks > 2) of_layer += kSequenceLength / num_chunks * kSequenceLength * kFloatBytes;
   std::int64_t num_live = 0;
   for (const StageMemory& stage : rank.stages) num_live += stage.num_live;
   return num_live * (kNumLayers / num_stages) * of_layer;
@@ -333,20 +335,22 @@ TEST(MemoryPlans, Count_the_microbatches_of_the_schedule_and_its_inboxes) {
   EXPECT_EQ(slots, (std::vector<std::int64_t>{2, 4, 4, 2}));
 }
 
-// What a layer keeps is of the positions that a rank has. Keys and values of all ranks, which attention may gather, are
-// computed again where layers are checkpointed.
+// What a layer keeps is of the positions that a rank has. Keys and values of all ranks, which attention may gather, and
+// its outputs, of each chunk and joined, are computed again where layers are checkpointed.
 TEST(MemoryPlans, Of_context_parallel_ranks_keep_their_positions) {
   const auto activations = [](const std::vector<RankMemory>& ranks) { return ranks.front().activations(); };
   const test::SmallDecoder sizes;
   const std::int64_t keys_and_values =
       kNumLayers * kNumSequences * kSequenceLength * 2 * 2 * sizes.head_dim * kFloatBytes;  // of two heads
+  const std::int64_t outputs =
+      kNumLayers * kNumSequences * kSequenceLength * sizes.num_attention_heads * sizes.head_dim * kFloatBytes;
   constexpr std::int64_t kSmall = 512;  // masks of the vocabulary's splits
   for (const bool checkpoints : {false, true}) {
     const Case alone{.checkpoints = checkpoints};
     for (const std::int64_t degree : {2, 4}) {
       SCOPED_TRACE(degree);
       const Case job{.mesh = {.context_parallel_shard = degree}, .checkpoints = checkpoints};
-      const std::int64_t gathered = checkpoints ? 0 : keys_and_values / degree * (degree - 1);
+      const std::int64_t gathered = checkpoints ? 0 : (keys_and_values * (degree - 1) + outputs) / degree;
       const std::int64_t expected = activations(planned(alone)) / degree;
       EXPECT_GE(activations(planned(job)), expected);
       EXPECT_LE(activations(planned(job)), expected + gathered + kSmall);

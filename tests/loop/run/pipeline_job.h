@@ -100,9 +100,9 @@ struct PipelineJob {
   std::function<PipelineSchedule(std::int64_t rank)> custom_schedule = nullptr;
 };
 
-// A sequence of 4, 8 or 12 positions; a fifth of the labels do not count.
+// A sequence of 8, 12 or 16 positions; a fifth of the labels do not count.
 inline TokenBatch microbatch(std::int64_t step, std::int64_t number) {
-  const std::int64_t length = 4 + 4 * ((step + number) % 3), seed = 1 + step * kNumMicrobatches + number;
+  const std::int64_t length = 8 + 4 * ((step + number) % 3), seed = 1 + step * kNumMicrobatches + number;
   const at::Tensor position = at::arange(length);
   const at::Tensor labels = (position * position * 3 + 5 * seed).remainder(20).unsqueeze(0);
   return {.input_ids = (position * 7 * seed + position + seed).remainder(20).unsqueeze(0),

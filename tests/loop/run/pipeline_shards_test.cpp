@@ -90,7 +90,7 @@ Memory memory_of(std::int64_t num_microbatches) {
   const auto of_step = [=](std::int64_t step) {
     std::vector<TokenBatch> pack;
     for (std::int64_t i = 0; i < kNumShards * num_microbatches; ++i) {
-      pack.push_back(pipeline::microbatch(3 * step, 2 + 3 * i));
+      pack.push_back(pipeline::microbatch(3 * step, 3 * i));
     }
     return pack;
   };
