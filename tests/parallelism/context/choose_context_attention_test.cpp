@@ -97,8 +97,7 @@ TEST(ChooseContextAttention, Refuses_what_is_configured_and_does_not_take_the_ca
   EXPECT_THAT(refusal_of(kRing, changed(of_8b(), [](auto& call) { call.no_ring = "takes no windows"; })),
               HasSubstr("to be auto or gathered or heads here, got ring, which takes no windows"));
   EXPECT_THAT(refusal_of(kGathered, looking_ahead(of_8b())),
-              HasSubstr("to be auto or heads here, got gathered, which takes no window of packed sequences that is not "
-                        "causal"));
+              HasSubstr("to be auto or heads here, got gathered, which takes no packed sequences with a window"));
   EXPECT_EQ(choose_context_attention(looking_ahead(of_8b(3)), kRing).method, kGathered);
 }
 
