@@ -16,6 +16,7 @@
 #include "d9d/core/device/moment.h"
 #include "d9d/core/launch/launch.h"
 #include "d9d/parallelism/context/all_gather_attention.h"
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
 #include "d9d/parallelism/context/ring_attention.h"
 
 #include "benchmarks/pipelining/longest_of_ranks.h"
@@ -84,12 +85,6 @@ class Benchmark {
   }
 
  private:
-  [[nodiscard]] d9d::PositionCut head_tail() const {
-    std::vector<std::vector<std::int64_t>> chunks;
-    for (std::int64_t i = 0; i < ranks_.num_ranks(); ++i) chunks.push_back({i, 2 * ranks_.num_ranks() - 1 - i});
-    return d9d::PositionCut(ranks_, chunks);
-  }
-
   void measure(std::int64_t length) {
     const d9d::kernels::SdpaOptions options{.causal = true};
     const double one = [&] {
@@ -115,10 +110,12 @@ class Benchmark {
       return [=, this, &own] { return context.attend(own.inputs(), options, {}); };
     };
     row("gathered, one after another", gathered(d9d::PositionCut(ranks_)));
-    row("gathered", gathered(head_tail()));
+    row("gathered", gathered(d9d::context_parallel_cut(ranks_)));
     D9D_CHECK(exchange_->fits({own.key, own.value}), d9d::ConfigError,
               "[benchmarks::context] expected ranks that read each other's memory, got ", exchange_->reason(), ".");
-    row("ring", [&, cut = head_tail()] { return d9d::ring_attention(own.inputs(), options, {}, cut, exchange_); });
+    row("ring", [&, cut = d9d::context_parallel_cut(ranks_)] {
+      return d9d::ring_attention(own.inputs(), options, {}, cut, exchange_);
+    });
   }
 
   // Sorted, of the slowest rank.

@@ -5,8 +5,9 @@
 //   all others     sharded over tp as parallelism/tensor/parallelize_tensor_parallel.h describes, then over dp_cp_shard
 //                  with one FSDP unit for each layer; replicated over dp_replicate and cp_replicate
 //   buffers        replicated
-//   positions      cut over cp by context_parallel_cut(), with keys and values gathered; the caller cuts ids, positions
-//                  and labels with context_parallel_shard(). A Dropout of a user's own layer must be between blocks
+//   positions      cut over cp by context_parallel_cut(), with attention as `of_context` says; the caller cuts ids,
+//                  positions and labels with context_parallel_shard(). A Dropout of a user's own layer must be between
+//                  blocks
 //
 // Example
 //   auto model = make_decoder_for_causal_lm(make_module<Qwen3MoEModel>(parameters, options));    // on meta

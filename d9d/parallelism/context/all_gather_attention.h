@@ -7,7 +7,7 @@
 
 namespace d9d {
 
-// Each rank has its positions of the cut, as context_parallel_shard() splits them. Causality, windows, sinks masks and
+// Each rank has its positions of the cut, as context_parallel_shard() splits them. Causality, windows, sinks, masks and
 // packed sequences work as on one rank. attend() is collective: it runs one all_gather in forward and one
 // reduce_scatter in backward, and calls the kernels once for each range of positions of this rank, for packed sequences
 // with PackedKeys. Throws ConfigError for packed sequences with a window of attention that is not causal.

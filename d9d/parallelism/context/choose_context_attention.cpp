@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::array kMethods = {ContextAttention::kGathered, ContextAttention::kHeads, ContextAttention::kRing};
 
-// Measured between GPUs of one machine and on one (benchmarks/results/tensor_parallel_h200_2026-11-29.md,
-// attention_h200_2026-11-22.md). Only their ratios decide.
+// The link is measured between GPUs of one machine (benchmarks/results/tensor_parallel_h200_2026-11-29.md), memory and
+// products are rounded from what one reaches, and the time of an exchange is an estimate. Only their ratios decide.
 constexpr double kLinkBytesPerSecond = 330e9;
 constexpr double kMemoryBytesPerSecond = 4e12;
 constexpr double kFlopsPerSecond = 500e12;

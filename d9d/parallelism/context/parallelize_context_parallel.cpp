@@ -24,12 +24,16 @@ PositionCut context_parallel_cut(const DeviceMesh& ranks) {
 
 void parallelize_context_parallel(Module& module, const PositionCut& positions, const ContextParallelConfig& config) {
   const auto context = std::make_shared<ChosenAttentionContext>(positions, config);
+  bool attends = false;
   module.for_each_module([&](const std::string&, Module& each) {
     if (auto* const head = dynamic_cast<PooledHead*>(&each)) head->set_context_ranks(positions);
     if (auto* const dropout = dynamic_cast<Dropout*>(&each)) dropout->add_cut({.ranks = positions, .dim = kPositions});
-    if (auto* const core = dynamic_cast<Sdpa*>(&each)) core->set_attention_context(context);
+    if (auto* const core = dynamic_cast<Sdpa*>(&each)) {
+      core->set_attention_context(context);
+      attends = true;
+    }
   });
-  add_exchange_memory(module, context->memory());
+  if (attends) add_exchange_memory(module, context->memory());
 }
 
 at::Tensor context_parallel_shard(const at::Tensor& x, std::int64_t dim, const PositionCut& positions) {

@@ -52,7 +52,8 @@ class PeerBlockExchange {
   // that `make` returned for this rank.
   using Make = std::function<Tensors(std::int64_t rank)>;
   [[nodiscard]] Tensors sum(const Make& make) const;
-  // Collective. Both: each call sees the tensors of a rank, this one's first, and returns contributions to them.
+  // Collective. Both: each call sees the tensors of a rank, this one's first, and returns contributions to them, in
+  // other memory than theirs.
   using SeeAndMake = std::function<Tensors(std::int64_t rank, const Tensors& theirs)>;
   [[nodiscard]] Tensors visit_and_sum(const Tensors& own, const SeeAndMake& make) const;
 

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
+
 #include "tests/parallelism/exchange_ranks.h"
 
 namespace d9d::test::ring_attention_test {
@@ -13,14 +15,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using Chunks = std::vector<std::vector<std::int64_t>>;
-
-Chunks head_tail(std::int64_t num_ranks) {
-  Chunks chunks;
-  for (std::int64_t rank = 0; rank < num_ranks; ++rank) chunks.push_back({rank, 2 * num_ranks - 1 - rank});
-  return chunks;
-}
-
 class RingAttentionOf : public ExchangeTest<PeerBlockExchange> {};
 INSTANTIATE_TEST_SUITE_P(Nccl, RingAttentionOf, kExchangeGpus, name_of_ranks);
 INSTANTIATE_TEST_SUITE_P(Backends, RingAttentionOf, kExchangeBackends, name_of_ranks);
@@ -49,7 +43,7 @@ TEST_P(RingAttentionOf, Equals_one_rank) {
           Case{"softcap", {.causal = true, .softcap = 3.0}}, Case{"multi query", {.causal = true}, false, 1},
           Case{"one after another", {.causal = true}, false, 2, false}}) {
       const DeviceMesh mesh = mesh_of(world, "cp");
-      const PositionCut positions = each.is_balanced ? PositionCut(mesh, head_tail(num_ranks)) : PositionCut(mesh);
+      const PositionCut positions = each.is_balanced ? context_parallel_cut(mesh) : PositionCut(mesh);
       // Computes on one rank, or this rank's part.
       const auto run = [&](bool is_ring, at::ScalarType dtype) {
         const auto here = [&](const at::Tensor& x) {
@@ -93,7 +87,7 @@ TEST_P(RingAttentionOf, Equals_one_rank) {
 
 TEST(RingBlocks, Of_the_balanced_cut_are_half_of_all_pairs_and_as_many_on_each_rank) {
   run_ranks(RankBackend::kThreads, 4, [](World& world) {
-    const PositionCut positions(mesh_of(world, "cp"), head_tail(4));
+    const PositionCut positions = context_parallel_cut(mesh_of(world, "cp"));
     EXPECT_THAT(ring_blocks(positions, 16, 2, 2, true), ElementsAre(RingBlock{{0, 4}, {0, 4}, true}));
     EXPECT_THAT(ring_blocks(positions, 16, 2, 1, true), ElementsAre(RingBlock{{0, 4}, {0, 2}}));
     EXPECT_THAT(ring_blocks(positions, 16, 2, 3, true), ElementsAre(RingBlock{{2, 4}, {0, 4}}));
