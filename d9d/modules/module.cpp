@@ -187,6 +187,13 @@ void Module::set_requires_grad(bool requires_grad) {
   for (const auto& [name, parameter] : named_parameters()) parameter->set_requires_grad(requires_grad);
 }
 
+void Module::set_activation_plan(const ActivationPlan& plan) {
+  D9D_CHECK(std::ranges::count(activation_plans(), plan) > 0, ConfigError, "[modules::module] expected a plan for ",
+            "activations that ", canonical_name_.empty() ? "the module" : canonical_name_,
+            " can follow, got recompute = ", enum_name(plan.recompute), plan.offloads ? " with offload" : "",
+            activation_plans().empty() ? ". It has none." : ". Choose another of activation_plans().");
+}
+
 void Module::finish_step(StepOutcome outcome) {
   const at::NoGradGuard no_grad;
   for_each_module([&](const std::string&, Module& module) { module.on_step_finished(outcome); });

@@ -30,7 +30,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/core/autograd/checkpoint.h"
 #include "d9d/core/dtensor/parameter.h"
+#include "d9d/modules/activation_plan.h"
 #include "d9d/modules/module_hook.h"
 #include "d9d/modules/tensor_plan.h"
 
@@ -131,8 +133,17 @@ class Module {
   void set_requires_grad(bool requires_grad);  // of all parameters below
 
   // Whether backward recomputes this module's activations instead of keeping them (core/autograd/checkpoint.h).
-  void set_activation_checkpointing(bool enabled) { checkpoints_activations_ = enabled; }
+  void set_activation_checkpointing(bool enabled, const CheckpointOptions& options = {}) {
+    checkpoints_activations_ = enabled;
+    checkpoint_options_ = options;
+  }
   [[nodiscard]] bool checkpoints_activations() const { return checkpoints_activations_; }
+  [[nodiscard]] const CheckpointOptions& checkpoint_options() const { return checkpoint_options_; }
+
+  // The plans that this module can follow for its activations; empty if it is no unit that is planned.
+  [[nodiscard]] virtual std::vector<ActivationPlan> activation_plans() const { return {}; }
+  // Throws ConfigError for a plan that this module cannot follow.
+  virtual void set_activation_plan(const ActivationPlan& plan);
 
   // Hooks run in the order of their addition before forward, and in reverse order after it. The module owns its hooks.
   void add_hook(std::shared_ptr<ModuleHook> hook) { hooks_.push_back(std::move(hook)); }
@@ -228,6 +239,7 @@ class Module {
   bool is_training_ = true;
   bool backward_follows_ = true;
   bool checkpoints_activations_ = false;
+  CheckpointOptions checkpoint_options_;
 };
 
 }  // namespace d9d

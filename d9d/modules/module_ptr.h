@@ -87,7 +87,9 @@ class ModulePtr {
   template <class Self = T, class... Args>
   auto run(const Args&... args) const -> decltype(std::declval<Self&>().forward(args...)) {
     if (!module_->checkpoints_activations()) return module_->forward(args...);
-    return checkpoint([module = *this](const Args&... arg) { return module.run_in_checkpoint(arg...); }, args...);
+    return checkpoint_with(
+        module_->checkpoint_options(),
+        [module = *this](const Args&... arg) { return module.run_in_checkpoint(arg...); }, args...);
   }
 
   template <class Self = T, class... Args>

@@ -1,5 +1,7 @@
 #include "d9d/blocks/ffn/swiglu.h"
 
+#include <ATen/ATen.h>
+
 #include "d9d/kernels/silu_mul/silu_mul.h"
 #include "d9d/kernels/silu_mul_linear/silu_mul_linear.h"
 
@@ -27,6 +29,14 @@ std::optional<TensorPlan> SwiGLU::tensor_plan(std::int64_t /*num_ranks*/) const 
 }
 
 at::Tensor SwiGLU::forward(const at::Tensor& x) const {
+  const bool is_cut =
+      is_checkpointed() && tensor_parallel_->ranks().num_ranks() == 1 && x.numel() > kPositionsOfPart * x.size(-1);
+  if (!is_cut) return forward_whole(x);
+  const auto body = [this](const at::Tensor& part) { return forward_whole(part); };
+  return at::cat(checkpoint_each(body, x.flatten(0, -2).split(kPositionsOfPart))).view(x.sizes());
+}
+
+at::Tensor SwiGLU::forward_whole(const at::Tensor& x) const {
   const std::vector<at::Tensor> columns = tensor_parallel_->column_linears(x, {gate_proj, up_proj});
   if (down_proj->is_product()) {
     return tensor_parallel_->row_silu_mul_linear(columns[0], columns[1], down_proj);

@@ -11,10 +11,15 @@ struct SwiGLUConfig {
   bool has_bias = false;
 };
 
+// In a checkpointed body, many positions are computed in parts of at most kPositionsOfPart, each with a checkpoint of its
+// own: backward then never holds the inner features of all of them. Not under tensor parallelism.
+//
 // State: {gate,up}_proj.weight [I, H], down_proj.weight [H, I], and biases if has_bias.
 class SwiGLU : public Module {
  public:
   explicit SwiGLU(const SwiGLUConfig& config);
+  static constexpr std::int64_t kPositionsOfPart = 32768;
+
   // x [..., H] -> [..., H]; under tensor parallelism x is a shard of the sequence, [B, S / W, H].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
 
@@ -27,6 +32,7 @@ class SwiGLU : public Module {
 
  private:
   void after_materialize(at::Device device) override;
+  [[nodiscard]] at::Tensor forward_whole(const at::Tensor& x) const;
 
   TensorParallelContextPtr tensor_parallel_ = std::make_shared<LocalTensorParallelContext>();
 };

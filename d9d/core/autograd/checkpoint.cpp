@@ -11,12 +11,14 @@
 #include "d9d/base/check.h"
 #include "d9d/core/autograd/operator_watch.h"
 #include "d9d/core/error/error_place.h"
+#include "d9d/core/offload/offloaded_activation.h"
 
 namespace d9d {
 namespace {
 
 namespace ag = torch::autograd;
 using HookFactory = std::function<std::unique_ptr<ag::SavedVariableHooks>()>;
+using OffloadedPtr = std::shared_ptr<OffloadedActivation>;
 
 // A tensor that a checkpointed body may use, with its version when the first run of the body called note_state().
 class State {
@@ -55,6 +57,9 @@ struct BodyScope {
   detail::ReplayLog* log = nullptr;
   bool is_recomputing = false;
   std::vector<State>* states = nullptr;  // where note_state() stores states in a first run; null in a recomputation
+  bool keeps_results = false;
+  std::vector<OffloadedPtr>* offloaded =
+      nullptr;  // where kept results are noted that wait in host memory; null: none do
   const BodyScope* outer = nullptr;
 };
 thread_local BodyScope current_scope;
@@ -94,6 +99,42 @@ class CheckpointEngine final : public ag::Engine {
   }
 };
 
+// The tensors of a kept_result().
+class KeptResult final : public detail::Replayed {
+ public:
+  // offloaded: gets those that wait in host memory; null if they stay.
+  KeptResult(const std::vector<at::Tensor>& tensors, std::vector<OffloadedPtr>* offloaded) {
+    for (const at::Tensor& tensor : tensors) {
+      // Another tensor of the same memory, since the given one becomes an output of the graph that owns this.
+      Kept kept{.tensor = tensor.detach(), .version = static_cast<std::uint32_t>(tensor._version())};
+      if (offloaded != nullptr) {
+        kept.offloaded = std::make_shared<OffloadedActivation>(kept.tensor);
+        offloaded->push_back(kept.offloaded);
+        kept.tensor.reset();
+      }
+      kept_.push_back(std::move(kept));
+    }
+  }
+  [[nodiscard]] std::vector<at::Tensor> tensors() const {
+    std::vector<at::Tensor> tensors;
+    for (const Kept& kept : kept_) {
+      D9D_CHECK(kept.offloaded || kept.tensor._version() == kept.version, StateError,
+                "[core::checkpoint] a checkpointed body modified in place a result that it keeps. Use the out-of-place "
+                "operation.");
+      tensors.push_back(kept.offloaded ? kept.offloaded->take() : kept.tensor.detach());
+    }
+    return tensors;
+  }
+
+ private:
+  struct Kept {
+    at::Tensor tensor;
+    std::uint32_t version = 0;
+    OffloadedPtr offloaded = nullptr;
+  };
+  std::vector<Kept> kept_;
+};
+
 struct StopRecomputation {};  // not a std::exception, so a body that catches std::exception does not swallow it
 
 // One call of a checkpointed body. The autograd graph owns its slots, and the slots own the frame.
@@ -101,25 +142,52 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
  public:
   // The inputs are saved under the hooks of the *enclosing* checkpoint, which then recomputes them instead of keeping
   // them.
-  CheckpointFrame(const std::vector<at::Tensor>& inputs, detail::CheckpointBody body)
-      : body_(std::move(body)), outer_is_recomputing_(current_scope.is_recomputing) {
+  CheckpointFrame(const std::vector<at::Tensor>& inputs, detail::CheckpointBody body, const CheckpointOptions& options)
+      : body_(std::move(body)),
+        outer_is_recomputing_(current_scope.is_recomputing),
+        keeps_results_(options.keeps_results && (current_scope.log == nullptr || current_scope.keeps_results)),
+        is_outermost_(current_scope.log == nullptr),
+        offloads_(is_outermost_ ? options.offloads : current_scope.offloaded != nullptr),
+        outer_offloaded_(current_scope.offloaded) {
     for (const at::Tensor& input : inputs) {
-      inputs_.push_back({ag::SavedVariable(input, /*is_output=*/false), input.defined() && input.requires_grad()});
+      const bool requires_grad = input.defined() && input.requires_grad();
+      // Inputs without gradients, such as tables, belong to all layers; who made a leaf keeps it for its gradient.
+      const bool is_offloaded = is_outermost_ && offloads_ && requires_grad && !input.is_leaf();
+      if (is_offloaded) offloaded_.push_back(std::make_shared<OffloadedActivation>(input.detach()));
+      inputs_.push_back({.saved = is_offloaded ? ag::SavedVariable() : ag::SavedVariable(input, /*is_output=*/false),
+                         .offloaded = is_offloaded ? offloaded_.back() : nullptr,
+                         .requires_grad = requires_grad});
     }
   }
 
   void run(const std::function<void()>& forward) {
     const HookFactory make_slot = [this] { return std::make_unique<Slot>(shared_from_this()); };
     log_->rewind();
-    run_in_scope({.hooks = &make_slot, .log = log_.get(), .is_recomputing = outer_is_recomputing_, .states = &states_},
-                 forward);
+    BodyScope scope = scope_of_body();
+    scope.hooks = &make_slot;
+    scope.is_recomputing = outer_is_recomputing_;
+    scope.states = &states_;
+    run_in_scope(scope, forward);
+    if (is_outermost_ && offloads_) before_ = std::exchange(newest_that_offloads, weak_from_this());
   }
 
  private:
   struct Input {
     ag::SavedVariable saved;
+    OffloadedPtr offloaded;  // instead of `saved`
     bool requires_grad;
+    [[nodiscard]] at::Tensor value() const { return offloaded ? offloaded->take() : saved.unpack(); }
   };
+
+  [[nodiscard]] BodyScope scope_of_body() {
+    return {.log = log_.get(),
+            .keeps_results = keeps_results_,
+            .offloaded = !offloads_ ? nullptr : (is_outermost_ ? &offloaded_ : outer_offloaded_)};
+  }
+  // Starts to copy to the device what the recomputation will need.
+  void prefetch() {
+    for (const OffloadedPtr& each : offloaded_) each->prefetch();
+  }
 
   // Stands in the graph for one tensor that an operator saved. Empty until the recomputation, which stores the tensor
   // here; freed when the operator's node releases its saved variables.
@@ -201,24 +269,32 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
 
   void recompute() {
     std::vector<at::Tensor> inputs;
+    prefetch();
     for (const Input& input : inputs_) {  // unpacking may recompute the enclosing checkpoint first
-      const at::Tensor value = input.saved.unpack();
+      const at::Tensor value = input.value();
       inputs.push_back(value.defined() ? value.detach().set_requires_grad(input.requires_grad) : value);
     }
     next_slot_ = 0;
     num_wanted_ = slots_.size() - static_cast<std::size_t>(std::ranges::count(slots_, nullptr));
     log_->rewind();
+    // Backward goes through the checkpoints of a forward in reverse.
+    if (const auto before = before_.lock()) before->prefetch();
     const OperatorWatch watch(watched_states());
     try {
       const at::AutoGradMode grad_mode(true);
       const HookFactory make_refill = [&] { return std::make_unique<Refill>(*this, watch); };
-      run_in_scope({.hooks = &make_refill, .log = log_.get(), .is_recomputing = true}, [&] { body_(inputs); });
+      BodyScope scope = scope_of_body();
+      scope.hooks = &make_refill;
+      scope.is_recomputing = true;
+      run_in_scope(scope, [&] { body_(inputs); });
     } catch (const StopRecomputation&) {
     }
     check_computes_the_same(watch);
     D9D_CHECK(num_wanted_ == 0, StateError, "[core::checkpoint] expected the recomputation to save ", slots_.size(),
               " tensors as the first run did, got ", num_wanted_, " fewer. The body must compute the same again.");
     inputs_.clear();  // from here on backward needs only the tensors in the slots
+    offloaded_.clear();
+    log_->clear();
     body_ = nullptr;
     states_.clear();
   }
@@ -230,8 +306,17 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
   std::size_t next_slot_ = 0;
   std::size_t num_wanted_ = 0;
   const std::shared_ptr<detail::ReplayLog> log_ = detail::ReplayLog::inside_current();
-  bool outer_is_recomputing_;
+  const bool outer_is_recomputing_;
+  const bool keeps_results_;
+  const bool is_outermost_;
+  const bool offloads_;
+  std::vector<OffloadedPtr> offloaded_;  // of the outermost checkpoint: inputs and kept results
+  std::vector<OffloadedPtr>* const outer_offloaded_;
+  std::weak_ptr<CheckpointFrame> before_;  // the checkpoint that offloaded before this one
+
+  static thread_local std::weak_ptr<CheckpointFrame> newest_that_offloads;
 };
+thread_local std::weak_ptr<CheckpointFrame> CheckpointFrame::newest_that_offloads;
 
 }  // namespace
 
@@ -245,6 +330,39 @@ void note_state(const std::string& name, const std::shared_ptr<const at::Tensor>
     if (std::ranges::any_of(*scope->states, is_known)) continue;
     scope->states->emplace_back(name, state);
   }
+}
+
+bool keeps_results() { return current_scope.log != nullptr && current_scope.keeps_results; }
+
+std::vector<at::Tensor> kept_result(const std::function<std::vector<at::Tensor>()>& compute) {
+  if (!keeps_results()) return compute();
+  std::vector<at::Tensor> tensors;
+  const detail::ReplayedPtr kept = current_scope.log->next([&] {
+    tensors = compute();
+    return std::make_shared<const KeptResult>(tensors, current_scope.offloaded);
+  });
+  if (!tensors.empty()) return tensors;  // the first run
+  const auto* const result = dynamic_cast<const KeptResult*>(kept.get());
+  if (result == nullptr) detail::refuse_other_type();
+  return result->tensors();
+}
+
+std::vector<at::Tensor> checkpoint_each(const std::function<at::Tensor(const at::Tensor&)>& body,
+                                        const std::vector<at::Tensor>& inputs) {
+  std::vector<at::Tensor> outputs;
+  if (!detail::grad_mode_is_enabled()) {
+    for (const at::Tensor& input : inputs) outputs.push_back(body(input));
+    return outputs;
+  }
+  // All checkpoints begin before the first runs, so that a recomputation that has their inputs can end.
+  std::vector<detail::RunCheckpointed> runs;
+  for (const at::Tensor& input : inputs) {
+    runs.push_back(detail::begin_checkpoint({input}, [body](const auto& leaves) { (void)body(leaves.front()); }));
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    runs[i]([&] { outputs.push_back(body(inputs[i])); });
+  }
+  return outputs;
 }
 
 void install_checkpoint_engine() {
@@ -282,10 +400,11 @@ ReplayedPtr ReplayLog::next(const std::function<ReplayedPtr()>& compute) {
   return values_[position_++];
 }
 
-void run_checkpointed(const std::vector<at::Tensor>& inputs, CheckpointBody recompute,
-                      const std::function<void()>& forward) {
+RunCheckpointed begin_checkpoint(const std::vector<at::Tensor>& inputs, CheckpointBody recompute,
+                                 const CheckpointOptions& options) {
   install_checkpoint_engine();
-  std::make_shared<CheckpointFrame>(inputs, std::move(recompute))->run(forward);
+  const auto frame = std::make_shared<CheckpointFrame>(inputs, std::move(recompute), options);
+  return [frame](const std::function<void()>& forward) { frame->run(forward); };
 }
 
 bool grad_mode_is_enabled() { return at::GradMode::is_enabled(); }

@@ -3,12 +3,14 @@
 //
 // Example
 //   const at::Tensor y = d9d::checkpoint([&](const at::Tensor& x) { return layer->forward(x); }, x);
+//   const at::Tensor z = d9d::checkpoint_with({.keeps_results = true, .offloads = true}, body, y);
 //
 // Non-reentrant: the outer graph keeps its real nodes and weights, so hooks, gradient accumulation and split backward
 // see an ordinary graph. The first saved tensor that backward unpacks recomputes the whole body once, up to the last
 // tensor that is still needed. Checkpoints nest to any depth. Works for every module, including adopted torch::nn
 // modules: the body only has to compute the same values again. Use replayed() or is_recomputing() for anything that
-// must not happen twice.
+// must not happen twice. Results that are dear to compute can be kept (kept_result()), and what a recomputation starts
+// from can wait in host memory (CheckpointOptions::offloads).
 //
 // Two kinds of recomputation that differ from the first run are detected, and backward throws StateError. First, a
 // recomputation in which a LibTorch operator draws random numbers, from LibTorch's generators or from one that the body
@@ -38,6 +40,23 @@ namespace d9d {
 
 // Returns whether the calling thread runs a checkpointed body, for the first or the second time.
 [[nodiscard]] bool is_checkpointed();
+
+struct CheckpointOptions {
+  // Results of kept_result() in the body are kept for the recomputation, which does not compute them again. Of a body
+  // inside another checkpoint: only if that one keeps them, too.
+  bool keeps_results = false;
+  // The inputs that need gradients, and kept results, wait in host memory until backward
+  // (core/offload/offloaded_activation.h). Has no effect inside another checkpoint, which recomputes them.
+  bool offloads = false;
+  bool operator==(const CheckpointOptions&) const = default;
+};
+
+// Returns compute(), tensors of no graph, such as an autograd function's in its forward. If the running body's
+// checkpoint keeps results, its recomputation returns the tensors of the first run instead. They must not be modified
+// in place. Every run of the body must call this in the same order.
+[[nodiscard]] std::vector<at::Tensor> kept_result(const std::function<std::vector<at::Tensor>()>& compute);
+// Returns whether kept_result() keeps what it is called for here.
+[[nodiscard]] bool keeps_results();
 
 // Declares that the running checkpointed body may use `*state`, a tensor named `name` that is not among the inputs of
 // the body and that other code may write. Has an effect only in the first run of a body. ModulePtr calls this for the
@@ -79,6 +98,7 @@ class ReplayLog {
   // stored at this position; throws StateError if the first run stored fewer values.
   [[nodiscard]] ReplayedPtr next(const std::function<ReplayedPtr()>& compute);
   void rewind() { position_ = 0; }
+  void clear() { values_.clear(); }  // no recomputation follows
 
  private:
   std::vector<ReplayedPtr> values_;
@@ -87,10 +107,11 @@ class ReplayLog {
 
 using CheckpointBody = std::function<void(const std::vector<at::Tensor>& inputs)>;
 
-// Runs `forward` without keeping the tensors that its operators save for backward. When backward needs one of these
-// tensors, it calls `recompute` with the detached `inputs`.
-void run_checkpointed(const std::vector<at::Tensor>& inputs, CheckpointBody recompute,
-                      const std::function<void()>& forward);
+// Returns a function that runs `forward`, its argument, without keeping the tensors that its operators save for
+// backward. When backward needs one of these tensors, it calls `recompute` with the detached `inputs`.
+using RunCheckpointed = std::function<void(const std::function<void()>& forward)>;
+[[nodiscard]] RunCheckpointed begin_checkpoint(const std::vector<at::Tensor>& inputs, CheckpointBody recompute,
+                                               const CheckpointOptions& options = {});
 [[nodiscard]] bool grad_mode_is_enabled();
 [[noreturn]] void refuse_other_type();
 
@@ -119,7 +140,7 @@ template <class Compute>
 // arguments are copied. `body` must not capture tensors that need gradients, except module parameters. If grad mode is
 // off, only calls the body.
 template <class Body, class... Args>
-[[nodiscard]] auto checkpoint(const Body& body, const Args&... args) {
+[[nodiscard]] auto checkpoint_with(const CheckpointOptions& options, const Body& body, const Args&... args) {
   using Output = decltype(body(args...));
   if (!detail::grad_mode_is_enabled()) return body(args...);
   std::tuple<Args...> skeleton(args...);  // the arguments without their tensors, which are in `inputs`
@@ -132,8 +153,18 @@ template <class Body, class... Args>
     (void)std::apply(body, arguments);
   };
   std::optional<Output> output;
-  detail::run_checkpointed(inputs, recompute, [&] { output.emplace(body(args...)); });
+  detail::begin_checkpoint(inputs, recompute, options)([&] { output.emplace(body(args...)); });
   return *std::move(output);
 }
+template <class Body, class... Args>
+[[nodiscard]] auto checkpoint(const Body& body, const Args&... args) {
+  return checkpoint_with({}, body, args...);
+}
+
+// Returns body(input) of each input, each checkpointed by itself, so that backward has the activations of one at a time.
+// A recomputation of an enclosing checkpoint computes none of them: it ends with the last input. `body` as for
+// checkpoint().
+[[nodiscard]] std::vector<at::Tensor> checkpoint_each(const std::function<at::Tensor(const at::Tensor&)>& body,
+                                                      const std::vector<at::Tensor>& inputs);
 
 }  // namespace d9d

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/autograd/checkpoint.h"
 #include "d9d/kernels/attention/fused_kernels.h"
 #include "d9d/kernels/attention/sdpa.h"
 #include "d9d/kernels/common/first_order.h"
@@ -76,7 +77,11 @@ struct FusedAttention : torch::autograd::Function<FusedAttention> {
                                        .value = value,
                                        .cu_seqlens = cu_seqlens.value_or(at::Tensor()),
                                        .key_cu_seqlens = key_cu_seqlens.value_or(at::Tensor())};
-    const auto result = run_forward(tensors, sinks.value_or(at::Tensor()), call, kernel);
+    const auto kept = kept_result([&] {
+      const auto result = run_forward(tensors, sinks.value_or(at::Tensor()), call, kernel);
+      return variable_list{result.out, result.logsumexp};
+    });
+    const detail::FusedForward result{.out = kept[0], .logsumexp = kept[1]};
     context->save_for_backward({query, key, value, sinks.value_or(at::Tensor()), tensors.cu_seqlens,
                                 tensors.key_cu_seqlens, result.out, result.logsumexp});
     save_call(context, call);

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/autograd/checkpoint.h"
 #include "d9d/kernels/attention/sdpa.h"
 #include "d9d/kernels/common/first_order.h"
 
@@ -20,11 +21,13 @@ using torch::autograd::variable_list;
 struct MetaAttention : torch::autograd::Function<MetaAttention> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
                             const at::Tensor& value) {
-    const at::Tensor out = at::empty(query.sizes(), query.options());
-    const at::Tensor logsumexp =
-        at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(at::kFloat));
-    context->save_for_backward({query, key, value, out, logsumexp});
-    return out;
+    const auto kept = kept_result([&] {
+      const at::TensorOptions in_float = query.options().dtype(at::kFloat);
+      return variable_list{at::empty(query.sizes(), query.options()),
+                           at::empty({query.size(0), query.size(2), query.size(1)}, in_float)};
+    });
+    context->save_for_backward({query, key, value, kept[0], kept[1]});
+    return kept[0];
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& /*grads*/) {

@@ -38,6 +38,13 @@ class DecoderLayer : public Module {
   // Whether a cache of keys and values serves the layer in generation: positions meet in Sdpa alone. A layer that mixes
   // them in another way, too, such as by a convolution, returns false; generate() then gives it whole sequences.
   [[nodiscard]] virtual bool is_cacheable() const { return true; }
+
+  [[nodiscard]] std::vector<ActivationPlan> activation_plans() const override;
+  void set_activation_plan(const ActivationPlan& plan) override;
+
+ protected:
+  // What follows attention, a child that can be recomputed alone; null if there is none.
+  [[nodiscard]] virtual std::shared_ptr<Module> feed_forward() const { return nullptr; }
 };
 
 }  // namespace d9d

@@ -26,6 +26,9 @@ class Qwen2Layer : public DecoderLayer {
   const ModulePtr<GroupedQueryAttention> self_attn;
   const ModulePtr<RMSNorm> post_attention_layernorm;
   const ModulePtr<SwiGLU> mlp;
+
+ protected:
+  [[nodiscard]] std::shared_ptr<Module> feed_forward() const override { return mlp.shared(); }
 };
 
 class Qwen2Model : public PreNormDecoder {

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/autograd/checkpoint.h"
 #include "d9d/kernels/common/first_order.h"
 #include "d9d/modules/tensor_plan.h"
 
@@ -37,7 +38,8 @@ struct Ring final : torch::CustomClassHolder {
                        options.causal);
   }
   // With one other rank its keys and values are few beside the rank's activations, and backward need not wait for them.
-  [[nodiscard]] bool keeps_others() const { return positions.num_ranks() == 2; }
+  // A recomputation that finds the result kept does not meet them.
+  [[nodiscard]] bool keeps_others() const { return positions.num_ranks() == 2 && !keeps_result; }
   [[nodiscard]] SdpaOptions options_of(const RingBlock& block) const {
     SdpaOptions how = options;
     how.causal = block.is_causal;
@@ -48,6 +50,7 @@ struct Ring final : torch::CustomClassHolder {
   kernels::SdpaPreferences preferences;
   PositionCut positions;
   std::shared_ptr<const PeerBlockExchange> exchange;
+  const bool keeps_result = keeps_results();
 };
 
 at::Tensor part(const at::Tensor& x, const FlatRange& range, std::int64_t dim = kPositions) {
@@ -93,25 +96,28 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
                             const at::Tensor& value, const std::optional<at::Tensor>& sinks,
                             const c10::intrusive_ptr<Ring>& ring) {
-    std::vector<kernels::SdpaPart> parts;
-    variable_list saved = {query, key, value, sinks.value_or(at::Tensor())};
-    ring->exchange->visit({key, value}, [&](std::int64_t rank, const PeerBlockExchange::Tensors& theirs) {
-      for (const RingBlock& block : ring->blocks(query, rank)) {
-        const at::Tensor q = part(query, block.queries), k = part(theirs[0], block.keys),
-                         v = part(theirs[1], block.keys);
-        parts.push_back({.result = kernels::attend_to_block({.query = q, .key = k, .value = v}, ring->options_of(block),
-                                                            ring->preferences),
-                         .first_query = block.queries.begin});
-      }
-      if (ring->keeps_others() && rank != ring->positions.ranks().index()) {
-        saved.insert(saved.end(), theirs.begin(), theirs.end());
-      }
-    });
-    const SdpaOutput merged = kernels::merge_blocks(parts, query, sinks);
-    saved.insert(saved.begin() + kSavedOutput, {merged.out, merged.logsumexp});
+    variable_list others;
+    const auto attend = [&] {
+      std::vector<kernels::SdpaPart> parts;
+      ring->exchange->visit({key, value}, [&](std::int64_t rank, const PeerBlockExchange::Tensors& theirs) {
+        for (const RingBlock& block : ring->blocks(query, rank)) {
+          const at::Tensor q = part(query, block.queries), k = part(theirs[0], block.keys),
+                           v = part(theirs[1], block.keys);
+          parts.push_back({.result = kernels::attend_to_block({.query = q, .key = k, .value = v},
+                                                              ring->options_of(block), ring->preferences),
+                           .first_query = block.queries.begin});
+        }
+        if (ring->keeps_others() && rank != ring->positions.ranks().index()) others = theirs;
+      });
+      const SdpaOutput merged = kernels::merge_blocks(parts, query, sinks);
+      return variable_list{merged.out, merged.logsumexp};
+    };
+    const variable_list merged = kept_result(attend);
+    variable_list saved = {query, key, value, sinks.value_or(at::Tensor()), merged[0], merged[1]};
+    saved.insert(saved.end(), others.begin(), others.end());
     context->save_for_backward(saved);
     context->saved_data["ring"] = c10::IValue::make_capsule(ring);
-    return merged.out;
+    return merged[0];
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {

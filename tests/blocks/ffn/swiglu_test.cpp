@@ -7,6 +7,7 @@
 #include "d9d/blocks/normalization/rms_norm.h"
 
 #include "tests/support/block_oracle.h"
+#include "tests/support/compare.h"
 
 namespace d9d::swiglu_test {
 namespace {
@@ -30,6 +31,28 @@ TEST(SwiGLU, With_biases_equals_the_mlp_of_llama) {
         return make_module<SwiGLU>(SwiGLUConfig{24, 20, true});
       },
       run);
+}
+
+// More positions than a part has; weights' gradients are sums over the parts.
+TEST(SwiGLU, Recomputed_in_parts_equals_itself) {
+  constexpr std::int64_t kPositions = 2 * SwiGLU::kPositionsOfPart + 5;
+  const at::Tensor values = (at::arange(kPositions * 3, at::kDouble) * 0.7).sin().view({1, kPositions, 3});
+  const auto results = [&](bool recomputes) {
+    const auto mlp = make_module<SwiGLU>(SwiGLUConfig{3, 2});
+    mlp->to(at::kDouble);
+    mlp->materialize(at::kCPU);
+    mlp->reset_parameters(1);
+    mlp->set_activation_checkpointing(recomputes);
+    const at::Tensor x = values.clone().set_requires_grad(true);
+    const at::Tensor y = mlp(x);
+    (y * values).sum().backward();
+    Tensors all = test::gradients_of(*mlp);
+    all.emplace("x", x.grad());
+    all.emplace("y", y.detach());
+    return all;
+  };
+  const Tensors expected = results(false), actual = results(true);
+  test::expect_all_close(actual, expected, test::tolerance("fp64"));
 }
 
 TEST(SharedSwiGLU, With_a_gate_equals_the_shared_expert_of_qwen3_5) {

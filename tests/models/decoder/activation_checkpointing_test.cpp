@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "d9d/base/check.h"
 #include "d9d/core/autograd/checkpoint.h"
 #include "d9d/models/decoder/decoder_with_head.h"
 
@@ -40,6 +41,36 @@ TEST(ActivationCheckpointing, Of_all_layers_changes_no_bit_of_the_gradients) {
     SCOPED_TRACE(family.name);
     expect_same_bits(trained(make_model(family, true)), trained(make_model(family, false)));
   }
+}
+
+// Each layer follows another plan.
+TEST(ActivationCheckpointing, By_any_plans_changes_no_bit_of_the_gradients) {
+  const auto planned = [](const auto& parameters, std::size_t first) {
+    const auto backbone = test::make_backbone(parameters, {});
+    std::size_t i = first;
+    for (const auto& layer : std::dynamic_pointer_cast<PreNormDecoder>(backbone.shared())->layers()) {
+      const std::vector<ActivationPlan> plans = layer->activation_plans();
+      EXPECT_EQ(plans.size(), 6U);
+      layer->set_activation_plan(plans[i++ % plans.size()]);
+    }
+    return test::initialized(make_decoder_for_causal_lm(backbone));
+  };
+  for (const test::DecoderFamily& family : test::decoder_families()) {
+    SCOPED_TRACE(family.name);
+    const Tensors expected = trained(make_model(family, false));
+    for (const std::size_t first : {0, 2, 4}) expect_same_bits(trained(planned(family, first)), expected);
+  }
+}
+
+TEST(ActivationCheckpointing, Refuses_plans_that_a_module_cannot_follow) {
+  const auto backbone = make_module<Qwen3MoEModel>(test::tiny_moe(), DecoderStageOptions{});
+  EXPECT_THAT(
+      [&] {
+        backbone->layers()[0]->set_activation_plan({Recompute::kNothing, true});
+      },
+      ::testing::ThrowsMessage<ConfigError>(::testing::HasSubstr("recompute = nothing with offload")));
+  EXPECT_THAT([&] { backbone->norm->set_activation_plan({Recompute::kAll}); },
+              ::testing::ThrowsMessage<ConfigError>(::testing::HasSubstr("It has none")));
 }
 
 // Records when its layer is recomputed.
