@@ -160,13 +160,14 @@ def main():
     parser.add_argument("--virtual-layers", type=int, default=0, help="of work that the head of a pipeline counts for")
     parser.add_argument("--sequence", type=int, help="tokens of a sequence, other than the model's")
     parser.add_argument("--sequences", type=int, help="of a microbatch, other than the model's")
-    parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--checkpointing", nargs="?", const=True, default=False, type=json.loads, metavar="JSON",
+                        help="model_provider.checkpointing: true, or such as '{\"recompute\": \"all_but_attention\"}'")
     parser.add_argument("--gradients", choices=["bfloat16", "float32"], help="default: sharded rows those of the model, others bfloat16")
     parser.add_argument("--masters", choices=["bfloat16", "float32"], default="bfloat16", help="dtype of parameters")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="adamw: float32 moments; stochastic_adamw: bfloat16")
     parser.add_argument("--trace", type=Path, help=f"folder for traces of {TRACED_STEPS} steps more; adds what is exposed")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--layers", type=int, help="fewer than the model has, to try the script")
+    parser.add_argument("--layers", type=int, help="fewer than the model has")
     parser.add_argument("--programs", type=Path, default=REPOSITORY / "build/release/bin")
     options = parser.parse_args()
     model = MODELS[options.model]
@@ -175,7 +176,7 @@ def main():
     model = model._replace(sequence=options.sequence or model.sequence, microbatch=options.sequences or model.microbatch)
     print(f"{options.model}, {model.sequence} x {model.microbatch} x {options.microbatches} a GPU, {options.optimizer}, "
           f"parameters in {options.masters}, gradients of shards in {options.gradients or model.gradients}"
-          f"{', checkpointing' if options.checkpointing else ''}; {options.steps} steps, {options.warm_up} warm-up\n")
+          f"{f', checkpointing {json.dumps(options.checkpointing)}' if options.checkpointing else ''}; {options.steps} steps, {options.warm_up} warm-up\n")
     print("| row | GPUs | step ms (p10..p90) | tokens/s/GPU | TFLOP/s | MFU | over one rank | GiB: allocated | reserved | "
           "on the GPU | exposed | losses |\n|---|---|---|---|---|---|---|---|---|---|---|---|")
     alone = None

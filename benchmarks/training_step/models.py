@@ -1,10 +1,10 @@
 """The models of the training step's benchmarks, with random weights and tokens, and the configuration of a job."""
 
-import array
 import json
-import random
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -66,8 +66,8 @@ OPTIMIZERS = {
 
 
 def write_random_tokens(path, model):
-    draw = random.Random(1)
-    ids = array.array("I", (draw.randrange(model.vocabulary) for _ in range(model.sequence * 64 + 1)))
+    num_sequences = min(64, max(16, 2**24 // model.sequence))
+    ids = numpy.random.default_rng(1).integers(model.vocabulary, size=model.sequence * num_sequences + 1, dtype=numpy.uint32)
     path.write_bytes(ids.tobytes())
 
 

@@ -48,7 +48,7 @@ class DroppingLayer : public DecoderLayer {
 class DroppingDecoder : public PreNormDecoder {
  public:
   DroppingDecoder(const Qwen3DenseParameters& parameters, const PipelineStageInfo& stage, int num_rounds)
-      : PreNormDecoder(pre_norm_decoder_config(parameters), {.stage = stage, .enable_checkpointing = true},
+      : PreNormDecoder(pre_norm_decoder_config(parameters), {.stage = stage, .checkpointing = true},
                        [&](std::int64_t) { return make_module<DroppingLayer>(parameters.layer, num_rounds); }) {}
 };
 

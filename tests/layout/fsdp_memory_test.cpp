@@ -40,7 +40,7 @@ struct Bytes {
 
 Bytes measure(World& world, const FsdpConfig& config) {
   const DistContext context({.mesh = {.data_parallel_shard = world.size()}, .world = borrowed(world)});
-  const auto backbone = make_module<Qwen3DenseModel>(wide_decoder(), DecoderStageOptions{.enable_checkpointing = true});
+  const auto backbone = make_module<Qwen3DenseModel>(wide_decoder(), DecoderStageOptions{.checkpointing = true});
   const auto model = make_decoder_for_causal_lm(backbone);
   parallelize_decoder(context, *backbone, {model->head.shared()}, config);
   Bytes bytes;

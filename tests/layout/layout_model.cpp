@@ -33,7 +33,7 @@ ModulePtr<PreNormDecoder> make_backbone(const LayoutJob& job, Checkpoints checkp
   const DecoderStageOptions options{
       .stage = stage,
       .snapshot_mode = job.has_snapshots ? HiddenStatesAggregationMode::kMean : HiddenStatesAggregationMode::kNo,
-      .enable_checkpointing = checkpoints != Checkpoints::kNone && checkpoints != Checkpoints::kOuter};
+      .checkpointing = checkpoints != Checkpoints::kNone && checkpoints != Checkpoints::kOuter};
   if (job.family == kOwnLayers) return make_own_decoder(job.own, sizes, options);
   return decoder_family(job.family).make_small(sizes, options);
 }

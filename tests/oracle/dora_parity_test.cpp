@@ -78,7 +78,7 @@ void expect_equals_peft(const OracleCase& oracle, const DecoderStageOptions& opt
 TEST_P(DoraParity, Of_output_loss_gradients_and_merged_output) { expect_equals_peft(GetParam(), {}); }
 
 TEST_P(DoraParity, Of_gradients_with_activation_checkpointing) {
-  expect_equals_peft(GetParam(), {.enable_checkpointing = true});
+  expect_equals_peft(GetParam(), {.checkpointing = true});
 }
 
 // The dropout of one step of peft: what it has left of x.

@@ -70,7 +70,7 @@ void expect_equals_peft(const OracleCase& oracle, const DecoderStageOptions& opt
 TEST_P(PeftParity, Of_output_loss_gradients_and_merged_output) { expect_equals_peft(GetParam(), {}); }
 
 TEST_P(PeftParity, Of_gradients_with_activation_checkpointing) {
-  expect_equals_peft(GetParam(), {.enable_checkpointing = true});
+  expect_equals_peft(GetParam(), {.checkpointing = true});
 }
 
 // Adapters, and perhaps weights beside them, from a folder that peft's save_pretrained() has written.

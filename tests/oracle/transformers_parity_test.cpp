@@ -41,7 +41,7 @@ class TransformersParity : public ::testing::TestWithParam<OracleCase> {};
 TEST_P(TransformersParity, Of_output_loss_and_gradients) { expect_equals_transformers(GetParam(), {}); }
 
 TEST_P(TransformersParity, Of_gradients_with_activation_checkpointing) {
-  expect_equals_transformers(GetParam(), {.enable_checkpointing = true});
+  expect_equals_transformers(GetParam(), {.checkpointing = true});
 }
 
 INSTANTIATE_TEST_SUITE_P(Wide, TransformersParity,

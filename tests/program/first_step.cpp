@@ -64,7 +64,7 @@ Parameters small_decoder() {
 }
 
 ModulePtr<PreNormDecoder> make_backbone(const FirstStepConfig& config) {
-  const DecoderStageOptions options{.enable_checkpointing = config.checkpointing};
+  const DecoderStageOptions options{.checkpointing = config.checkpointing};
   if (!config.has_experts) return make_module<Qwen3DenseModel>(small_decoder<Qwen3DenseParameters>(), options);
   auto parameters = small_decoder<Qwen3MoEParameters>();
   parameters.layer.intermediate_size = 256;

@@ -91,7 +91,7 @@ PlannedJob plan_family(const ModelFamily<Parameters>& family, const Job& job, co
   CausalLMProvider model(family, config.model_provider, sizes);
   PlannedJob planned{
       .model = cat(family.name, ", ", sizes.num_hidden_layers, " layers, ", enum_name(config.model_provider.dtype),
-                   config.model_provider.checkpointing ? ", checkpointed" : ""),
+                   config.model_provider.checkpointing.recomputes() ? ", checkpointed" : ""),
       .request = request_of(config.mesh, config.trainer, config.optimizer, config.data, options, job.is_of_model),
       .ranks = {}};
   D9D_CHECK(planned.request.sequence_length <= sizes.max_position_ids, ConfigError,

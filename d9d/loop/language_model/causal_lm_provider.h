@@ -36,7 +36,7 @@ template <class Parameters>
 struct CausalLMProviderConfig {
   ModelSizes<Parameters> model = {};             // sizes of the model, or "from_checkpoint"
   CausalLMHeadConfig head = {};                  // how the loss is computed
-  bool checkpointing = false;                    // activation checkpointing of every layer
+  LayerCheckpointing checkpointing = {};         // of activations
   Dtype dtype = Dtype::kFloat32;                 // of parameters and activations
   std::optional<double> initializer_range = {};  // standard deviation of initial weights; null: each layer's default
   FsdpConfig fsdp = {};                          // for meshes with data_parallel_shard or context_parallel_shard
@@ -85,7 +85,7 @@ class CausalLMProvider : public ModelProvider<Types> {
   }
 
   ModelStage<Types> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
-    backbone_ = family.build(sizes, {.stage = stage, .enable_checkpointing = config.checkpointing});
+    backbone_ = family.build(sizes, {.stage = stage, .checkpointing = config.checkpointing});
     model_ = make_decoder_for_causal_lm(backbone_, config.head);
     model_->to(to_scalar_type(config.dtype));
     if (config.initializer_range) set_normal_init(*model_, *config.initializer_range);

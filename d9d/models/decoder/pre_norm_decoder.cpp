@@ -46,7 +46,7 @@ PreNormDecoder::PreNormDecoder(PreNormDecoderConfig configuration, const Decoder
       layers_(register_module<ModuleList<DecoderLayer>>("layers", layer_range.begin)) {
   for (std::int64_t i = layer_range.begin; i < layer_range.end; ++i) {
     const ModulePtr<DecoderLayer> layer = make_layer(i);
-    layer->set_activation_checkpointing(options.enable_checkpointing);
+    layer->set_activation_plan(options.checkpointing.of_layer(i));
     layers_->append(layer);
   }
 }

@@ -12,6 +12,7 @@
 #include "d9d/core/collectives/position_ranks.h"
 #include "d9d/models/decoder/decoder_backbone.h"
 #include "d9d/models/decoder/decoder_layer.h"
+#include "d9d/models/decoder/layer_checkpointing.h"
 #include "d9d/modules/module_list.h"
 
 namespace d9d {
@@ -20,7 +21,7 @@ namespace d9d {
 struct DecoderStageOptions {
   PipelineStageInfo stage;
   HiddenStatesAggregationMode snapshot_mode = HiddenStatesAggregationMode::kNo;
-  bool enable_checkpointing = false;  // activation checkpointing of every layer
+  LayerCheckpointing checkpointing;  // of activations
 };
 
 struct PreNormDecoderConfig {
@@ -86,7 +87,7 @@ class PreNormDecoder : public DecoderBackbone {
   [[nodiscard]] std::vector<ParameterPtr> tied_head_weights() override;
   [[nodiscard]] bool ties_word_embeddings() const override { return config.ties_word_embeddings; }
 
-  // For example to set activation checkpointing of single layers: (*layers)[i]->set_activation_checkpointing(...).
+  // For example to plan the activations of single layers: layers()[i]->set_activation_plan(...).
   [[nodiscard]] const std::vector<ModulePtr<DecoderLayer>>& layers() const { return layers_->modules(); }
 
   // What each layer of this stage gets. Under tensor parallelism with real positions the host waits for a GPU to count

@@ -43,7 +43,7 @@ struct Provider : ModelProvider<LanguageModelTypes> {
   explicit Provider(const Case& planned) : job(planned) {}
 
   ModelStage<LanguageModelTypes> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
-    const DecoderStageOptions options{.stage = stage, .enable_checkpointing = job.checkpoints};
+    const DecoderStageOptions options{.stage = stage, .checkpointing = job.checkpoints};
     const test::SmallDecoder sizes{
         .num_layers = kNumLayers, .num_key_value_heads = 2, .max_position_ids = kSequenceLength};
     if (job.has_experts) {

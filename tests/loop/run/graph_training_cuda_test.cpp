@@ -69,7 +69,7 @@ Parameters sizes(const Settings& settings) {
 }
 
 ModulePtr<PreNormDecoder> make_backbone(const Settings& settings) {
-  const DecoderStageOptions options{.enable_checkpointing = settings.checkpoints};
+  const DecoderStageOptions options{.checkpointing = settings.checkpoints};
   if (!settings.has_experts) return make_module<Qwen3DenseModel>(sizes<Qwen3DenseParameters>(settings), options);
   auto parameters = sizes<Qwen3MoEParameters>(settings);
   parameters.layer.num_experts = 8;

@@ -225,7 +225,7 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
   explicit Provider(const PipelineJob& pipeline_job) : job(pipeline_job) {}
 
   ModelStage<LanguageModelTypes> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
-    const DecoderStageOptions options{.stage = stage, .enable_checkpointing = job.checkpoints};
+    const DecoderStageOptions options{.stage = stage, .checkpointing = job.checkpoints};
     if (job.has_experts) {
       backbone = make_module<Qwen3MoEModel>(small_parameters<Qwen3MoEParameters>(sizes()), options);
     } else {

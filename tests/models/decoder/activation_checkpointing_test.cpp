@@ -29,7 +29,7 @@ Tensors trained(const ModulePtr<DecoderForCausalLM>& model) {
 template <class Parameters>
 ModulePtr<DecoderForCausalLM> make_model(const Parameters& parameters, bool enable_checkpointing) {
   return test::initialized(
-      make_decoder_for_causal_lm(test::make_backbone(parameters, {.enable_checkpointing = enable_checkpointing})));
+      make_decoder_for_causal_lm(test::make_backbone(parameters, {.checkpointing = enable_checkpointing})));
 }
 
 void expect_same_bits(const Tensors& actual, const Tensors& expected) {
@@ -104,7 +104,7 @@ std::vector<int> recomputations(const DecoderStageOptions& options,
 
 TEST(ActivationCheckpointing, Recomputes_every_layer_once_or_none) {
   const auto as_built = [](std::size_t, DecoderLayer&) {};
-  EXPECT_THAT(recomputations({.enable_checkpointing = true}, as_built), ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(recomputations({.checkpointing = true}, as_built), ElementsAre(1, 1, 1, 1));
   EXPECT_THAT(recomputations({}, as_built), ElementsAre(0, 0, 0, 0));
 }
 

@@ -69,7 +69,7 @@ TEST(Packing, Gives_loss_and_gradients_of_one_document_a_row) {
       SCOPED_TRACE(family.name + (enable_checkpointing ? ", checkpointed" : ""));
       const auto make = [&] {
         return test::initialized(
-            make_decoder_for_causal_lm(family.make_small(kSizes, {.enable_checkpointing = enable_checkpointing})));
+            make_decoder_for_causal_lm(family.make_small(kSizes, {.checkpointing = enable_checkpointing})));
       };
       const auto together = make();
       const double loss = train(together, collate_fixed(rows));

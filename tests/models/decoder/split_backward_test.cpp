@@ -21,7 +21,7 @@ struct Gradients {
 
 Gradients gradients_of(const DecoderFamily& family, bool is_checkpointed, bool is_split) {
   const auto model = initialized(make_decoder_for_causal_lm(
-      make_backbone(family, {.enable_checkpointing = is_checkpointed}, {.num_layers = kNumLayers})));
+      make_backbone(family, {.checkpointing = is_checkpointed}, {.num_layers = kNumLayers})));
   std::vector<at::Tensor> weights;
   for (const auto& [name, parameter] : model->named_parameters()) weights.push_back(parameter->local());
   DeferredGradients deferred(weights);
