@@ -355,12 +355,14 @@ std::vector<at::Tensor> checkpoint_each(const std::function<at::Tensor(const at:
     return outputs;
   }
   // All checkpoints begin before the first runs, so that a recomputation that has their inputs can end.
-  std::vector<detail::RunCheckpointed> runs;
+  install_checkpoint_engine();
+  std::vector<std::shared_ptr<CheckpointFrame>> frames;
   for (const at::Tensor& input : inputs) {
-    runs.push_back(detail::begin_checkpoint({input}, [body](const auto& leaves) { (void)body(leaves.front()); }));
+    frames.push_back(std::make_shared<CheckpointFrame>(
+        std::vector{input}, [body](const auto& leaves) { (void)body(leaves.front()); }, CheckpointOptions()));
   }
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    runs[i]([&] { outputs.push_back(body(inputs[i])); });
+    frames[i]->run([&] { outputs.push_back(body(inputs[i])); });
   }
   return outputs;
 }
@@ -400,11 +402,10 @@ ReplayedPtr ReplayLog::next(const std::function<ReplayedPtr()>& compute) {
   return values_[position_++];
 }
 
-RunCheckpointed begin_checkpoint(const std::vector<at::Tensor>& inputs, CheckpointBody recompute,
-                                 const CheckpointOptions& options) {
+void run_checkpointed(const CheckpointOptions& options, const std::vector<at::Tensor>& inputs, CheckpointBody recompute,
+                      const std::function<void()>& forward) {
   install_checkpoint_engine();
-  const auto frame = std::make_shared<CheckpointFrame>(inputs, std::move(recompute), options);
-  return [frame](const std::function<void()>& forward) { frame->run(forward); };
+  std::make_shared<CheckpointFrame>(inputs, std::move(recompute), options)->run(forward);
 }
 
 bool grad_mode_is_enabled() { return at::GradMode::is_enabled(); }

@@ -107,11 +107,10 @@ class ReplayLog {
 
 using CheckpointBody = std::function<void(const std::vector<at::Tensor>& inputs)>;
 
-// Returns a function that runs `forward`, its argument, without keeping the tensors that its operators save for
-// backward. When backward needs one of these tensors, it calls `recompute` with the detached `inputs`.
-using RunCheckpointed = std::function<void(const std::function<void()>& forward)>;
-[[nodiscard]] RunCheckpointed begin_checkpoint(const std::vector<at::Tensor>& inputs, CheckpointBody recompute,
-                                               const CheckpointOptions& options = {});
+// Runs `forward` without keeping the tensors that its operators save for backward. When backward needs one of these
+// tensors, it calls `recompute` with the detached `inputs`.
+void run_checkpointed(const CheckpointOptions& options, const std::vector<at::Tensor>& inputs, CheckpointBody recompute,
+                      const std::function<void()>& forward);
 [[nodiscard]] bool grad_mode_is_enabled();
 [[noreturn]] void refuse_other_type();
 
@@ -153,7 +152,7 @@ template <class Body, class... Args>
     (void)std::apply(body, arguments);
   };
   std::optional<Output> output;
-  detail::begin_checkpoint(inputs, recompute, options)([&] { output.emplace(body(args...)); });
+  detail::run_checkpointed(options, inputs, recompute, [&] { output.emplace(body(args...)); });
   return *std::move(output);
 }
 template <class Body, class... Args>
