@@ -51,15 +51,8 @@ SdpaBackend backend_of(const SdpaInputs& inputs, const SdpaOptions& options, con
   return options.softcap ? SdpaBackend::kEager : SdpaBackend::kFlash;
 }
 
-detail::FusedTensors tensors_of(const SdpaInputs& inputs, SdpaBackend backend) {
-  const std::int64_t numel = std::max(inputs.query.numel(), inputs.key.numel());
-  D9D_CHECK(numel < detail::kMaxElements, ConfigError,
-            "[kernels::attend_to_block] expected tensors of fewer than 2^31 elements, got ", numel,
-            ". Use more context-parallel ranks, or a smaller batch.");
-  if (backend == SdpaBackend::kCudnn) return {.query = inputs.query, .key = inputs.key, .value = inputs.value};
-  return {.query = detail::readable(inputs.query),
-          .key = detail::readable(inputs.key),
-          .value = detail::readable(inputs.value)};
+FusedSdpaKernel kernel_of(SdpaBackend backend) {
+  return backend == SdpaBackend::kCudnn ? FusedSdpaKernel::kCudnn : FusedSdpaKernel::kFlash;
 }
 
 // exp(part - whole) for [B, Hq, S], as a factor of [B, S, Hq, D]; 0 where a query sees nothing.
@@ -129,11 +122,9 @@ SdpaOutput attend_to_block(const SdpaInputs& inputs, const SdpaOptions& options,
     const SdpaOutput result = eager_attention(inputs, options);
     return {.out = result.out, .logsumexp = result.logsumexp.contiguous()};
   }
-  const detail::FusedTensors tensors = tensors_of(inputs, backend);
-  const detail::FusedCall call = call_of(inputs, options);
-  const detail::FusedForward result = backend == SdpaBackend::kCudnn
-                                          ? detail::cudnn_forward(tensors, {}, call, inputs.query.requires_grad())
-                                          : detail::flash_forward(tensors, call);
+  const detail::FusedForward result =
+      detail::fused_forward({.query = inputs.query, .key = inputs.key, .value = inputs.value}, /*sinks=*/{},
+                            call_of(inputs, options), kernel_of(backend), inputs.query.requires_grad());
   return {.out = result.out, .logsumexp = result.logsumexp.contiguous()};
 }
 
@@ -166,13 +157,9 @@ SdpaGradients block_gradients(const at::Tensor& grad_out, const SdpaInputs& inpu
                               const SdpaOptions& options, const SdpaPreferences& preferences) {
   const SdpaBackend backend = backend_of(inputs, options, preferences);
   if (backend == SdpaBackend::kEager) return eager_gradients(grad_out, inputs, merged, options);
-  const detail::FusedTensors tensors = tensors_of(inputs, backend);
-  const detail::FusedCall call = call_of(inputs, options);
-  detail::FusedForward forward{.out = merged.out, .logsumexp = merged.logsumexp.contiguous()};
-  if (backend == SdpaBackend::kFlash) forward.out = detail::readable(merged.out);
-  const detail::FusedGradients gradients =
-      backend == SdpaBackend::kCudnn ? detail::cudnn_backward(grad_out, tensors, forward, call)
-                                     : detail::flash_backward(detail::readable(grad_out), tensors, forward, call);
+  const detail::FusedGradients gradients = detail::fused_backward(
+      grad_out, /*grad_logsumexp=*/{}, {.query = inputs.query, .key = inputs.key, .value = inputs.value},
+      {.out = merged.out, .logsumexp = merged.logsumexp}, call_of(inputs, options), kernel_of(backend));
   return {.query = gradients.query, .key = gradients.key, .value = gradients.value};
 }
 

@@ -24,9 +24,18 @@ const CudnnGraph& cudnn() {
 
 void*& pointer(CudnnPointers& pointers, CudnnTensor tensor) { return pointers[static_cast<std::size_t>(tensor)]; }
 
+// Whether strides lead no farther than 32-bit indices reach. Those of values that are columns of a projection do not if
+// it has that many elements.
+bool is_in_reach(const at::Tensor& x) {
+  for (std::int64_t dim = 0; dim < x.dim(); ++dim)
+    if (x.size(dim) * x.stride(dim) >= kMaxElements) return false;
+  return true;
+}
+
 // The tensor itself, or a contiguous copy if it does not allow cuDNN's loads of 16 bytes.
 at::Tensor fitting(const at::Tensor& x) {
-  const bool fits = x.stride(3) == 1 && (x.stride(0) | x.stride(1) | x.stride(2)) % 8 == 0 && is_aligned(x);
+  const bool fits =
+      x.stride(3) == 1 && (x.stride(0) | x.stride(1) | x.stride(2)) % 8 == 0 && is_aligned(x) && is_in_reach(x);
   return fits ? x : x.clone(at::MemoryFormat::Contiguous);
 }
 
@@ -133,7 +142,6 @@ Prepared prepare(const FusedTensors& tensors, const FusedCall& how) {
 // of queries and keys if values lie behind both in the rows of one projection, otherwise 0. Only sizes can tell that:
 // queries and keys are rotated copies, which no longer share the projection's storage.
 std::int64_t columns_before_grad_value(const Prepared& call) {
-  constexpr std::int64_t kMaxElements = std::int64_t{1} << 31;  // the kernels use 32-bit indices
   const CudnnPlanKey& key = call.key;
   const std::int64_t count = (key.num_heads + key.num_kv_heads) * key.num_features;
   const bool is_too_large =
@@ -228,6 +236,8 @@ FusedGradients cudnn_backward(const at::Tensor& grad_out, const FusedTensors& te
   Prepared call = prepare(tensors, how);
   call.key = backward_key(call);
   const auto [out, grad] = fitting_out(forward.out, grad_out, call.key.is_packed);
+  const at::Tensor logsumexp = call.key.is_packed ? forward.logsumexp.transpose(1, 2).contiguous()  // by positions
+                                                  : forward.logsumexp.contiguous();
   if (!call.key.is_packed) call.key.out = strides_of(out, /*max_length=*/0);
   const auto empty_like = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
   FusedGradients result{
@@ -235,7 +245,7 @@ FusedGradients cudnn_backward(const at::Tensor& grad_out, const FusedTensors& te
       .key = empty_like(call.key_heads),
       .value = empty_behind_columns(call.value, columns_before_grad_value(call), /*num_column_dims=*/2)};
   pointer(call.pointers, CudnnTensor::kOut) = const_cast<void*>(out.const_data_ptr());
-  pointer(call.pointers, CudnnTensor::kLogsumexp) = const_cast<void*>(forward.logsumexp.const_data_ptr());
+  pointer(call.pointers, CudnnTensor::kLogsumexp) = const_cast<void*>(logsumexp.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kGradOut) = const_cast<void*>(grad.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kGradQuery) = result.query.mutable_data_ptr();
   pointer(call.pointers, CudnnTensor::kGradKey) = result.key.mutable_data_ptr();

@@ -64,9 +64,8 @@ FusedGradients flash_backward(const at::Tensor& grad_out, const FusedTensors& te
 FusedGradients flash_backward_with_logsumexp(const at::Tensor& grad_out, const at::Tensor& grad_logsumexp,
                                              const FusedTensors& tensors, const FusedForward& forward,
                                              const FusedCall& call) {
-  constexpr std::int64_t kMore = 8;  // the kernel takes features in multiples of 8
   const std::int64_t num_features = tensors.query.size(3);
-  const auto padded = [&](const at::Tensor& x) { return at::constant_pad_nd(x, {0, kMore}); };
+  const auto padded = [&](const at::Tensor& x) { return at::constant_pad_nd(x, {0, kMoreFeatures}); };
   FusedTensors wide = tensors;
   wide.query = padded(tensors.query);
   wide.key = padded(tensors.key);

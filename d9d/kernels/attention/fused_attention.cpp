@@ -9,44 +9,14 @@
 #include "d9d/kernels/attention/fused_kernels.h"
 #include "d9d/kernels/attention/sdpa.h"
 #include "d9d/kernels/common/first_order.h"
-#include "d9d/kernels/common/row_tensor.h"
 
 namespace d9d::kernels {
 
-at::Tensor detail::readable(const at::Tensor& x) {
-  return x.is_contiguous() && is_aligned(x) ? x : x.clone(at::MemoryFormat::Contiguous);
-}
-
 namespace {
 
-using detail::kMaxElements;
 using detail::readable;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-detail::FusedForward run_forward(const detail::FusedTensors& tensors, const at::Tensor& sinks,
-                                 const detail::FusedCall& call, FusedSdpaKernel kernel) {
-  if (kernel == FusedSdpaKernel::kCudnn) {
-    const bool trains = tensors.query.requires_grad() || tensors.key.requires_grad() || tensors.value.requires_grad();
-    return detail::cudnn_forward(tensors, sinks, call, trains);
-  }
-  auto result = detail::flash_forward(tensors, call);
-  if (sinks.defined()) detail::add_sinks(result, sinks);
-  return result;
-}
-
-detail::FusedGradients run_backward(const at::Tensor& grad_out, const at::Tensor& grad_logsumexp,
-                                    const detail::FusedTensors& tensors, const detail::FusedForward& forward,
-                                    const detail::FusedCall& call, FusedSdpaKernel kernel) {
-  if (grad_logsumexp.defined()) {
-    D9D_CHECK(!call.softcap, ConfigError,
-              "[kernels::fused_attention] expected no gradient of the logsumexp under a softcap, got one. Use "
-              "eager_attention.");
-    return detail::flash_backward_with_logsumexp(grad_out, grad_logsumexp, tensors, forward, call);
-  }
-  if (kernel == FusedSdpaKernel::kCudnn) return detail::cudnn_backward(grad_out, tensors, forward, call);
-  return detail::flash_backward(grad_out, tensors, forward, call);
-}
 
 void save_call(AutogradContext* context, const detail::FusedCall& call) {
   context->saved_data["scale"] = call.scale;
@@ -77,8 +47,9 @@ struct FusedAttention : torch::autograd::Function<FusedAttention> {
                                        .value = value,
                                        .cu_seqlens = cu_seqlens.value_or(at::Tensor()),
                                        .key_cu_seqlens = key_cu_seqlens.value_or(at::Tensor())};
+    const bool trains = query.requires_grad() || key.requires_grad() || value.requires_grad();
     const auto kept = kept_result([&] {
-      const auto result = run_forward(tensors, sinks.value_or(at::Tensor()), call, kernel);
+      const auto result = detail::fused_forward(tensors, sinks.value_or(at::Tensor()), call, kernel, trains);
       return variable_list{result.out, result.logsumexp};
     });
     const detail::FusedForward result{.out = kept[0], .logsumexp = kept[1]};
@@ -101,7 +72,7 @@ struct FusedAttention : torch::autograd::Function<FusedAttention> {
     const at::Tensor grad_out = grads[0].defined() ? readable(grads[0]) : at::zeros_like(forward.out);
     if (context->needs_input_grad(0) || context->needs_input_grad(1) || context->needs_input_grad(2)) {
       const auto kernel = static_cast<FusedSdpaKernel>(context->saved_data["kernel"].toInt());
-      const auto gradients = run_backward(grad_out, grads[1], tensors, forward, saved_call(context), kernel);
+      const auto gradients = detail::fused_backward(grad_out, grads[1], tensors, forward, saved_call(context), kernel);
       result[0] = gradients.query;
       result[1] = gradients.key;
       result[2] = gradients.value;
@@ -166,8 +137,8 @@ SdpaOutput attend_to_rooms(const detail::FusedTensors& tensors, detail::FusedCal
             "[kernels::fused_attention] expected no ", call.softcap ? "softcap" : "gradients",
             " with the lengths of packed_keys, got some. Let the keys fill their rooms, or use eager_attention.");
   if (call.max_length == 1) call.right = std::nullopt;  // no key is later; so the kernel may share out the keys
-  auto result = detail::flash_forward(tensors, call);
-  if (sinks) detail::add_sinks(result, *sinks);
+  const auto result = detail::fused_forward(tensors, sinks.value_or(at::Tensor()), call, FusedSdpaKernel::kFlash,
+                                            /*backward_follows=*/false);
   return {.out = result.out, .logsumexp = result.logsumexp};
 }
 
@@ -186,10 +157,6 @@ SdpaOutput fused_attention(const SdpaInputs& inputs, const SdpaOptions& options,
   D9D_CHECK(!inputs.packed || options.first_query == 0, ConfigError,
             "[kernels::fused_attention] expected packed sequences from their first query, got first_query = ",
             options.first_query, ". Pack on one rank.");
-  const std::int64_t numel = std::max({inputs.query.numel(), inputs.key.numel(), inputs.value.numel()});
-  D9D_CHECK(numel < kMaxElements, ConfigError,
-            "[kernels::fused_attention] expected tensors of fewer than 2^31 elements, got ", numel,
-            ". Split the batch, or the pack.");
   const auto band = inputs.packed_keys ? band_of_packed_keys(inputs, options) : band_of(inputs, options);
   if (!band || inputs.query.numel() == 0) return eager_attention(inputs, options);
   const auto keys = [&](const at::Tensor& x) {

@@ -8,7 +8,7 @@
 
 namespace d9d::kernels::detail {
 
-constexpr std::int64_t kMaxElements = 1LL << 31;  // of a tensor; the kernels use 32-bit indices
+constexpr std::int64_t kMaxElements = 1LL << 31;  // that the 32-bit indices of the kernels reach
 
 // The tensor itself if it is contiguous and aligned, otherwise a contiguous copy. So heads of a fused projection are
 // copied, except for cuDNN on dense sequences, which reads any strides and needs no call of this.
@@ -48,6 +48,17 @@ struct FusedGradients {
   at::Tensor value;
 };
 
+// Either kernel, in parts where the tensors have kMaxElements or more (attention_parts.h): tensors of any size, with any
+// strides. Throws ConfigError where a part would be too large. sinks: [Hq], or undefined. grad_logsumexp: [B, Hq, S], or
+// undefined; with it kFlash is used, and there must be no softcap.
+[[nodiscard]] FusedForward fused_forward(const FusedTensors& tensors, const at::Tensor& sinks, const FusedCall& call,
+                                         FusedSdpaKernel kernel, bool backward_follows);
+[[nodiscard]] FusedGradients fused_backward(const at::Tensor& grad_out, const at::Tensor& grad_logsumexp,
+                                            const FusedTensors& tensors, const FusedForward& forward,
+                                            const FusedCall& call, FusedSdpaKernel kernel);
+
+// The kernels themselves take tensors of fewer than kMaxElements elements.
+
 // FlashAttention-2 as LibTorch ships it: bf16 and half on GPUs of compute capability 8 and later. No softcap.
 [[nodiscard]] FusedForward flash_forward(const FusedTensors& tensors, const FusedCall& call);
 
@@ -55,7 +66,8 @@ struct FusedGradients {
 [[nodiscard]] FusedGradients flash_backward(const at::Tensor& grad_out, const FusedTensors& tensors,
                                             const FusedForward& forward, const FusedCall& call);
 
-// The same backward with an additional gradient of the logsumexp, [B, Hq, S].
+// The same backward with an additional gradient of the logsumexp, [B, Hq, S]. Runs on tensors with kMoreFeatures more.
+constexpr std::int64_t kMoreFeatures = 8;  // the kernel takes features in multiples of 8
 [[nodiscard]] FusedGradients flash_backward_with_logsumexp(const at::Tensor& grad_out, const at::Tensor& grad_logsumexp,
                                                            const FusedTensors& tensors, const FusedForward& forward,
                                                            const FusedCall& call);

@@ -129,6 +129,22 @@ TEST(RopeTables, Are_rounded_to_the_dtype_at_the_end) {
   EXPECT_TRUE(at::equal(table(at::kBFloat16), table(at::kFloat).to(at::kBFloat16)));
 }
 
+// In float32 an angle of up to 2^20 is a multiple of 2^-4, and a cosine changes no faster than its angle. A position or a
+// frequency in a narrower dtype would be wrong by radians.
+TEST(RopeTables, Of_a_million_positions_err_by_the_rounding_of_angles) {
+  constexpr std::int64_t kPositions = 1 << 20, kLast = 4096, kWidth = 16;
+  const RopeFrequencies frequencies =
+      rope_frequencies({.base = 1'000'000, .head_dim = kWidth, .max_position_ids = kPositions});
+  const at::Tensor cosines = rope_table(RopeTable::kCos, frequencies, kPositions, kernels::RotaryStyle::kHalf)
+                                 .narrow(0, kPositions - kLast, kLast)
+                                 .narrow(1, 0, kWidth / 2);
+  const at::Tensor angles = at::arange(kPositions - kLast, kPositions, at::kDouble).unsqueeze(1) *
+                            frequencies.inverse.to(at::kDouble).unsqueeze(0);
+  const double error = (cosines.to(at::kDouble) - angles.cos()).abs().max().item<double>();
+  EXPECT_LE(error, 0x1p-5 + 0x1p-23);
+  EXPECT_GE(error, 0x1p-6);  // the measurement works
+}
+
 TEST(RopeTables, Stay_finite_when_the_yarn_ramp_has_no_width) {
   EXPECT_TRUE(frequencies_of(oracle_cases().at("yarn_without_ramp")).inverse.isfinite().all().item<bool>());
 }

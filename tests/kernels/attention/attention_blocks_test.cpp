@@ -77,5 +77,32 @@ TEST_F(AttentionBlocksCuda, Of_many_parts_are_merged_as_by_operations_of_torch) 
   EXPECT_TRUE(attention_testing::is_near(actual.logsumexp.cpu(), expected.logsumexp));
 }
 
+// Queries of 2^31 elements see few keys, so that the last of them can be computed alone.
+TEST_F(AttentionBlocksCuda, Count_more_than_two_to_the_31_elements) {
+  constexpr std::int64_t kFirst = 1 << 19, kLast = 200, kKeys = 256;
+  const bool fits = ::d9d::testing::fits_into_memory([&] {
+    using ::d9d::testing::device_values;
+    const at::Tensor last = device_values({1, kLast, 32, 128}, 1, at::kBFloat16);
+    const at::Tensor k = device_values({1, kKeys, 8, 128}, 2, at::kBFloat16),
+                     v = device_values(k.sizes(), 3, at::kBFloat16);
+    const at::Tensor grad = device_values(last.sizes(), 4, at::kBFloat16);
+    const auto longer = [&](const at::Tensor& tail) { return at::constant_pad_nd(tail, {0, 0, 0, 0, kFirst, 0}); };
+    const auto gradients = [&](const at::Tensor& q, const at::Tensor& grad_out, SdpaOutput& merged) {
+      const SdpaInputs inputs{.query = q, .key = k, .value = v};
+      const std::vector<SdpaPart> parts = {{attend_to_block(inputs, {})}, {attend_to_block(inputs, {})}};
+      merged = merge_blocks(parts, q);
+      return block_gradients(grad_out, inputs, merged, {});
+    };
+    SdpaOutput actual, expected;
+    const SdpaGradients found = gradients(longer(last), longer(grad), actual), wanted = gradients(last, grad, expected);
+    EXPECT_TRUE(attention_testing::is_near(actual.out.narrow(1, kFirst, kLast), expected.out));
+    EXPECT_TRUE(attention_testing::is_near(actual.logsumexp.narrow(2, kFirst, kLast), expected.logsumexp));
+    EXPECT_TRUE(attention_testing::is_near(found.query.narrow(1, kFirst, kLast), wanted.query));
+    EXPECT_TRUE(attention_testing::is_near(found.key, wanted.key));
+    EXPECT_TRUE(attention_testing::is_near(found.value, wanted.value));
+  });
+  if (!fits) GTEST_SKIP() << "the device has too little memory";
+}
+
 }  // namespace
 }  // namespace d9d::kernels::attention_blocks_test

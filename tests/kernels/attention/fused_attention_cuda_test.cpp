@@ -272,8 +272,59 @@ TEST_P(FusedAttentionCuda, Computes_only_the_gradients_asked_for) {
   EXPECT_GT(sinks.grad().abs().max().item<double>(), 0);
 }
 
-// Both kernels would compute wrong gradients for such sizes.
-TEST_P(FusedAttentionCuda, Refuses_two_to_the_31_elements) {
+// The last queries of a long sequence, or of a long pack, whose windows begin behind kFirst. Values are columns of a
+// projection, whose rows are even longer.
+TEST_P(FusedAttentionCuda, Counts_more_than_two_to_the_31_elements) {
+  constexpr std::int64_t kFirst = 1 << 18, kLast = 300, kWindow = 100;
+  const Case last{.options = {.causal = true, .window_left = kWindow},
+                  .has_sinks = true,
+                  .num_heads = 64,
+                  .num_kv_heads = 2,
+                  .num_features = 128,
+                  .batch = 1,
+                  .num_queries = kLast,
+                  .num_keys = kLast};
+  const auto fused = [](const SdpaInputs& inputs, const SdpaOptions& options) {
+    return fused_attention(inputs, options, GetParam());
+  };
+  for (const bool is_packed : {false, true}) {
+    const bool fits = ::d9d::testing::fits_into_memory([&] {
+      const Tensors tails = on_gpu(inputs_of(last, at::kBFloat16));
+      const auto longer = [&](const at::Tensor& tail, std::int64_t columns_before) {
+        const at::Tensor rows = at::ones({1, kFirst + kLast, columns_before + tail.size(2) * 128}, tail.options());
+        const at::Tensor heads = rows.narrow(2, columns_before, tail.size(2) * 128).unflatten(2, {-1, 128});
+        heads.narrow(1, kFirst, kLast).copy_(tail);
+        return heads.detach().requires_grad_();
+      };
+      const at::Tensor query = longer(tails[0], 0), key = longer(tails[1], 0), value = longer(tails[2], 66 * 128);
+      SdpaInputs inputs{.query = query, .key = key, .value = value, .sinks = tails[3]};
+      if (is_packed) inputs.packed = packed_of({kFirst, kLast}, at::kCUDA);
+      const at::Tensor out = fused(inputs, last.options).out;
+      // Gradients arrive at queries whose windows have only keys of the tails.
+      const auto grad = ::d9d::testing::device_values(tails[0].sizes(), 5, at::kBFloat16);
+      grad.narrow(1, 0, kWindow).zero_();
+      const auto all_grads = at::zeros_like(out);
+      all_grads.narrow(1, kFirst, kLast).copy_(grad);
+      const auto actual = torch::autograd::grad({out}, {query, key, value}, {all_grads});
+
+      Tensors leaves;
+      for (std::size_t i = 0; i < 3; ++i) leaves.push_back(::d9d::testing::leaf(tails[i]));
+      const at::Tensor expected =
+          fused({.query = leaves[0], .key = leaves[1], .value = leaves[2], .sinks = tails[3]}, last.options).out;
+      const auto expected_grads = torch::autograd::grad({expected}, leaves, {grad});
+      constexpr std::int64_t kSame = kLast - kWindow;
+      EXPECT_TRUE(is_near(out.narrow(1, kFirst + kWindow, kSame), expected.narrow(1, kWindow, kSame))) << is_packed;
+      for (std::size_t i = 0; i < 3; ++i) {
+        EXPECT_TRUE(is_near(actual[i].narrow(1, kFirst, kLast), expected_grads[i]))
+            << "gradient " << i << (is_packed ? ", packed" : "");
+        EXPECT_EQ(actual[i].narrow(1, 0, kFirst).abs().max().item<double>(), 0) << i;
+      }
+    });
+    if (!fits) GTEST_SKIP() << "the device has too little memory";
+  }
+}
+
+TEST_P(FusedAttentionCuda, Refuses_two_to_the_31_elements_of_queries_that_read_one_head_of_keys) {
   const bool fits = ::d9d::testing::fits_into_memory([] {
     const at::Tensor query = at::zeros({1, 1 << 18, 64, 128}, at::TensorOptions(at::kCUDA).dtype(at::kBFloat16));
     const at::Tensor key = query.narrow(2, 0, 1);

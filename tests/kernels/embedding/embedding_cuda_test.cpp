@@ -75,6 +75,31 @@ TEST_F(EmbeddingCuda, Adds_runs_of_any_length_to_where_gradients_are_kept) {
   }
 }
 
+// The last rows are those of ids that no other position has.
+TEST_F(EmbeddingCuda, Reads_and_adds_rows_of_more_than_2_31_elements) {
+  constexpr std::int64_t kColumns = 4096, kLast = 100, kPositions = (1 << 19) + kLast;
+  const bool fits = ::d9d::testing::fits_into_memory([] {
+    const at::Tensor ids = at::zeros({1, kPositions}, at::TensorOptions(at::kCUDA).dtype(at::kLong));
+    ids.narrow(1, kPositions - kLast, kLast).copy_(at::arange(1, kLast + 1, ids.options()));
+    const auto table = leaf(device_values({kRows, kColumns}, 1, at::kBFloat16));
+    const at::Tensor place = at::empty({kRows, kColumns}, table.options().dtype(at::kFloat));
+    const GradientHookHandle hook = on_gradient(table, {.arrived = [](const at::Tensor&) {},
+                                                        .place =
+                                                            [&] {
+                                                              return GradientPlace{place, false};
+                                                            }});
+    const at::Tensor rows = embedding_rows(table, ids);
+    const auto tail = [](const at::Tensor& x) { return x.narrow(1, kPositions - kLast, kLast).squeeze(0); };
+    EXPECT_TRUE(at::equal(tail(rows), table.narrow(0, 1, kLast)));
+    const at::Tensor grad = at::zeros_like(rows);
+    tail(grad).copy_(device_values({kLast, kColumns}, 2, at::kBFloat16));
+    rows.backward(grad);
+    EXPECT_TRUE(at::equal(place.narrow(0, 1, kLast), tail(grad).to(at::kFloat)));
+    EXPECT_EQ(place.narrow(0, 1 + kLast, kRows - 1 - kLast).abs().max().item<float>(), 0);
+  });
+  if (!fits) GTEST_SKIP() << "the device has too little memory";
+}
+
 TEST_F(EmbeddingCuda, Adds_in_the_same_order_each_time) {
   const at::Tensor ids = at::randint(50, {4, 1024}, at::kLong).to(at::kCUDA);
   const at::Tensor first = sums_of(ids, 64, at::kBFloat16, at::kFloat);

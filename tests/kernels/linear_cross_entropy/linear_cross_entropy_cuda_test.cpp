@@ -407,5 +407,34 @@ TEST_F(LinearCrossEntropyCuda, Addresses_more_than_2_31_logits) {
   }
 }
 
+// Only the last rows have targets.
+TEST_F(LinearCrossEntropyCuda, Addresses_more_than_2_31_elements_of_hidden) {
+  constexpr std::int64_t kVocabulary = 1000, kHidden = 4096, kLast = 300, kRows = (1 << 19) + kLast;
+  const bool fits = testing::fits_into_memory([] {
+    const at::Tensor last = ramp({kLast, kHidden}, 0.37, at::kBFloat16);
+    const at::Tensor weight = leaf(ramp({kVocabulary, kHidden}, 0.11, at::kBFloat16));
+    const at::Tensor targets = at::arange(kLast, at::TensorOptions(kGpu).dtype(at::kLong));
+    for (const bool in_forward : {false, true}) {
+      const auto of_rows = [&](std::int64_t num_rows) {
+        const std::int64_t before = num_rows - kLast;
+        const at::Tensor hidden = leaf(at::constant_pad_nd(last, {0, 0, before, 0}, 0.5));
+        weight.mutable_grad() = at::Tensor();
+        const at::Tensor loss = linear_cross_entropy(hidden, weight, at::constant_pad_nd(targets, {before, 0}, -100),
+                                                     {.ignore_index = -100, .gradients_in_forward = in_forward})
+                                    .loss;
+        loss.sum().backward();
+        EXPECT_EQ(hidden.grad().narrow(0, 0, before).abs().sum(at::kFloat).item<float>(), 0);
+        return std::vector{loss.detach().narrow(0, before, kLast), hidden.grad().narrow(0, before, kLast).clone(),
+                           weight.grad()};
+      };
+      const std::vector<at::Tensor> expected = of_rows(kLast), actual = of_rows(kRows);
+      EXPECT_LT(difference(actual[0], expected[0]), 1e-5) << in_forward;
+      EXPECT_LT(difference(actual[1], expected[1]), 8e-3) << in_forward;
+      EXPECT_LT(difference(actual[2], expected[2]), 8e-3) << in_forward;
+    }
+  });
+  if (!fits) GTEST_SKIP() << "the device has too little memory";
+}
+
 }  // namespace
 }  // namespace d9d::kernels::linear_cross_entropy_cuda_test

@@ -196,5 +196,30 @@ TEST_F(RmsNormCuda, Counts_more_than_two_to_the_31_elements) {
   if (!fits) GTEST_SKIP() << "the device has too little memory";
 }
 
+// As the decoder of a model of 8B parameters has it: 524,288 positions of 4,096 features.
+TEST_F(RmsNormCuda, Of_sums_counts_more_than_two_to_the_31_elements_of_long_rows) {
+  const bool fits = fits_into_memory([] {
+    constexpr std::int64_t kColumns = 4096, kLast = 7, kRows = (std::int64_t{1} << 31) / kColumns + kLast;
+    const at::Tensor weight = device_values({kColumns}, 2, at::kBFloat16);
+    const std::vector<at::Tensor> tails = {device_values({kLast, kColumns}, 1, at::kBFloat16),
+                                           device_values({kLast, kColumns}, 3, at::kBFloat16)};
+    const std::vector<at::Tensor> grads = {device_values({kLast, kColumns}, 4, at::kBFloat16),
+                                           device_values({kLast, kColumns}, 5, at::kBFloat16)};
+    const auto of_rows = [&](std::int64_t num_rows) {  // the last of which are the tails
+      const auto longer = [&](const at::Tensor& tail) {
+        return at::constant_pad_nd(tail, {0, 0, num_rows - kLast, 0}, 0.5);
+      };
+      const auto last = [&](const at::Tensor& x) { return x.narrow(0, num_rows - kLast, kLast).clone(); };
+      const at::Tensor x = testing::leaf(longer(tails[0]));
+      const auto [norm, sum] = add_rms_norm(x, longer(tails[1]), weight, 1e-5);
+      testing::backward({norm, sum}, {longer(grads[0]), longer(grads[1])});
+      return std::vector{last(norm), last(sum), last(x.grad())};
+    };
+    const std::vector<at::Tensor> actual = of_rows(kRows), expected = of_rows(kLast);
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(actual[i], expected[i])) << i;
+  });
+  if (!fits) GTEST_SKIP() << "the device has too little memory";
+}
+
 }  // namespace
 }  // namespace d9d::kernels::rms_norm_cuda_test
