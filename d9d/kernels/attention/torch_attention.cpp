@@ -7,6 +7,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/autograd/checkpoint.h"
+#include "d9d/kernels/attention/fused_kernels.h"
 #include "d9d/kernels/attention/sdpa.h"
 #include "d9d/kernels/common/first_order.h"
 
@@ -184,6 +185,12 @@ at::Tensor torch_attention(const SdpaInputs& inputs, const SdpaOptions& options,
     };
     return detail::each_sequence(core, inputs, options).out;
   }
+  D9D_CHECK(
+      inputs.query.is_cpu() || std::max(inputs.query.numel(), inputs.key.numel()) < detail::kMaxElements, ConfigError,
+      "[kernels::torch_attention] expected tensors of fewer than 2^31 elements, which LibTorch's kernels index, got "
+      "query ",
+      inputs.query.sizes(), " and key ", inputs.key.sizes(),
+      ". Use bf16 and no backend, or more context-parallel ranks.");
   const auto call = make_call(inputs, options);
   const bool is_free = kernels.empty() || call.query.numel() == 0;
   const auto out = is_free ? run_any(call) : run(first_that_takes(call, kernels), call);

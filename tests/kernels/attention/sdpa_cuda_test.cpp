@@ -88,6 +88,15 @@ TEST_F(SdpaCuda, Gives_zeros_and_zero_gradients_where_a_mask_hides_all) {
   }
 }
 
+TEST_F(SdpaCuda, Refuses_two_to_the_31_elements_with_torch) {
+  const bool fits = ::d9d::testing::fits_into_memory([] {
+    const at::Tensor query = at::zeros({1, 1 << 19, 32, 128}, at::TensorOptions(at::kCUDA).dtype(at::kBFloat16));
+    const at::Tensor key = query.narrow(1, 0, 16);
+    EXPECT_THROW((void)torch_attention({.query = query, .key = key, .value = key}, {}), ConfigError);
+  });
+  if (!fits) GTEST_SKIP() << "the device has too little memory";
+}
+
 TEST_F(SdpaCuda, Picks_the_fastest_core_for_the_device) {
   const auto query = at::empty({1, 8, 4, 64}, at::TensorOptions(at::kBFloat16).device(at::kCUDA));
   const auto backend = [&](const SdpaNeeds& needs) {
