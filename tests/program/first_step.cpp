@@ -27,6 +27,9 @@ struct FirstStepConfig {
   DeviceMeshParameters mesh = {};
   bool has_experts = false;
   bool checkpointing = false;
+  std::int64_t num_sequences = 4;  // microbatches of one rank
+  std::int64_t num_positions = 256;
+  ContextParallelConfig context_parallel = {};
   Dtype dtype = Dtype::kFloat64;  // weights are representable in bfloat16 with any dtype
   FsdpConfig fsdp = {};
   GradientManagerConfig gradients = {};
@@ -35,21 +38,21 @@ struct FirstStepConfig {
 
   static constexpr auto fields() {
     using Config = FirstStepConfig;
-    return record<Config>(defaulted("launch", &Config::launch), defaulted("mesh", &Config::mesh),
-                          defaulted("has_experts", &Config::has_experts),
-                          defaulted("checkpointing", &Config::checkpointing), defaulted("dtype", &Config::dtype),
-                          defaulted("fsdp", &Config::fsdp), defaulted("gradients", &Config::gradients),
-                          defaulted("routing", &Config::routing), required("output", &Config::output));
+    return record<Config>(
+        defaulted("launch", &Config::launch), defaulted("mesh", &Config::mesh),
+        defaulted("has_experts", &Config::has_experts), defaulted("checkpointing", &Config::checkpointing),
+        defaulted("num_sequences", &Config::num_sequences), defaulted("num_positions", &Config::num_positions),
+        defaulted("context_parallel", &Config::context_parallel), defaulted("dtype", &Config::dtype),
+        defaulted("fsdp", &Config::fsdp), defaulted("gradients", &Config::gradients),
+        defaulted("routing", &Config::routing), required("output", &Config::output));
   }
 };
 
 // Large enough for the kernels that real models use.
-constexpr std::int64_t kSequences = 4;  // microbatches of one rank
-constexpr std::int64_t kPositions = 256;
 constexpr std::int64_t kVocabulary = 4096;
 
 template <class Parameters>
-Parameters small_decoder() {
+Parameters small_decoder(std::int64_t num_positions) {
   Parameters parameters;
   parameters.layer.hidden_size = 256;
   parameters.layer.intermediate_size = 512;
@@ -57,7 +60,7 @@ Parameters small_decoder() {
   parameters.layer.num_key_value_heads = 4;
   parameters.layer.head_dim = 64;
   parameters.num_hidden_layers = 3;
-  parameters.max_position_ids = kPositions;
+  parameters.max_position_ids = num_positions;
   parameters.split_vocab_size = {{"all", kVocabulary}};
   parameters.split_vocab_order = {"all"};
   return parameters;
@@ -65,8 +68,10 @@ Parameters small_decoder() {
 
 ModulePtr<PreNormDecoder> make_backbone(const FirstStepConfig& config) {
   const DecoderStageOptions options{.checkpointing = config.checkpointing};
-  if (!config.has_experts) return make_module<Qwen3DenseModel>(small_decoder<Qwen3DenseParameters>(), options);
-  auto parameters = small_decoder<Qwen3MoEParameters>();
+  if (!config.has_experts) {
+    return make_module<Qwen3DenseModel>(small_decoder<Qwen3DenseParameters>(config.num_positions), options);
+  }
+  auto parameters = small_decoder<Qwen3MoEParameters>(config.num_positions);
   parameters.layer.intermediate_size = 256;
   parameters.layer.num_experts = 8;
   parameters.layer.experts_top_k = 2;
@@ -97,22 +102,22 @@ struct Sequence {
   at::Tensor labels;  // [1, S]; in some sequences fewer labels count
 };
 
-Sequence sequence(std::int64_t number) {
-  const at::Tensor position = at::arange(kPositions + 1, at::kLong) + number * (kPositions + 1);
-  const at::Tensor tokens = (position * position * 2654435761 + position * 40503 + number).remainder(kVocabulary);
-  at::Tensor labels = tokens.narrow(0, 1, kPositions).clone();
+Sequence sequence(std::int64_t number, std::int64_t num_positions) {
+  const at::Tensor position = at::arange(num_positions + 1, at::kLong) + number * (num_positions + 1);
+  constexpr std::int64_t kPrime = 4093;  // below the vocabulary; so no two chunks of a sequence are alike
+  const at::Tensor tokens = (position * position * 2654435761 + position * 40503 + number).remainder(kPrime);
+  at::Tensor labels = tokens.narrow(0, 1, num_positions).clone();
   labels.narrow(0, 0, 16 * number).fill_(-100);
-  return {.ids = tokens.narrow(0, 0, kPositions).unsqueeze(0), .labels = labels.unsqueeze(0)};
+  return {.ids = tokens.narrow(0, 0, num_positions).unsqueeze(0), .labels = labels.unsqueeze(0)};
 }
 
 class FirstStep {
  public:
-  FirstStep(const FirstStepConfig& config, const DistContext& context)
-      : context_(context), gradients_(config.gradients) {
+  FirstStep(const FirstStepConfig& config, const DistContext& context) : context_(context), config_(config) {
     const auto backbone = make_backbone(config);
     model_ = make_decoder_for_causal_lm(backbone);
     model_->to(to_scalar_type(config.dtype));
-    parallelize_decoder(context, *backbone, {model_->head.shared()}, config.fsdp);
+    parallelize_decoder(context, *backbone, {model_->head.shared()}, config.fsdp, {}, config.context_parallel);
     model_->materialize(context.device());
     model_->reset_parameters(/*base_seed=*/11);
     for (const auto& [name, parameter] : model_->named_parameters()) {
@@ -128,14 +133,14 @@ class FirstStep {
 
   // Collective. Returns what the program writes, as whole tensors on the first rank.
   std::vector<TensorSource> run() {
-    GradientManager manager(context_, *model_, gradients_, {});
-    const std::int64_t share = kSequences / context_.data_parallel_size();
+    GradientManager manager(context_, *model_, config_.gradients, {});
+    const std::int64_t share = config_.num_sequences / context_.data_parallel_size();
     for (std::int64_t i = 0; i < share; ++i) {
       manager.begin_microbatch(i + 1 == share);
       run_microbatch(manager, context_.data_parallel_rank() * share + i);
       manager.end_microbatch();
     }
-    const StepTotals report = manager.reduce_and_clip({.num_tokens = share * kPositions});
+    const StepTotals report = manager.reduce_and_clip({.num_tokens = share * config_.num_positions});
     add("loss", at::scalar_tensor(report.loss, at::kDouble));
     for (const auto& [name, parameter] : model_->named_parameters()) {
       DTensor gradient = parameter->dtensor();
@@ -158,9 +163,9 @@ class FirstStep {
       const auto whole = [&] { return routing_->tensor(name_of(layer)).to(context_.device()); };
       routers_[layer]->begin(routing_ ? of_router.part_of(whole(), /*dim=*/0) : at::Tensor());
     }
-    const auto [ids, labels] = sequence(number);
+    const auto [ids, labels] = sequence(number, config_.num_positions);
     const at::Tensor own_labels = here(labels);
-    const at::Tensor positions = here(at::arange(kPositions).unsqueeze(0));
+    const at::Tensor positions = here(at::arange(config_.num_positions).unsqueeze(0));
     const auto output = std::get<DecoderOutput<LanguageModellingHead>>(
         model_(SequenceInput{here(ids)}, DecoderForCausalLM::Shared{{positions, std::nullopt}, {own_labels}}));
     const at::Tensor weight = own_labels.ne(-100).sum().to(at::kDouble);
@@ -176,7 +181,7 @@ class FirstStep {
   }
 
   const DistContext& context_;
-  const GradientManagerConfig gradients_;
+  const FirstStepConfig config_;
   ModulePtr<DecoderForCausalLM> model_;
   std::vector<std::shared_ptr<SequenceRouting>> routers_;  // of the layers, in order
   std::optional<SafetensorsFile> routing_;

@@ -25,7 +25,8 @@ from safetensors.torch import load_file
 NUM_RANKS = 4 if DEVICE == "cpu" or num_gpus() > 3 else 2
 METHODS = ["communicator", "copy_engine"] if DEVICE == "cuda" else ["communicator"]  # of FSDP's exchange
 LAYOUTS = json.loads(Path(__file__).with_name("rounding_layouts.json").read_text())  # docs/parallelism/support.md names them too
-DENSE, EXPERTS = LAYOUTS["dense"], LAYOUTS["experts"]
+DENSE, EXPERTS, LONG = LAYOUTS["dense"], LAYOUTS["experts"], LAYOUTS["long"]
+LONG_POSITIONS = 32768 if DEVICE == "cuda" else 1024
 
 
 def tolerance(name):
@@ -46,24 +47,24 @@ def error(result, exact):
 
 
 class Rounding(ProgramTest):
-    def run_step(self, name, mesh=None, **settings):
+    def run_step(self, name, mesh=None, environment=None, **settings):
         folder = self.job().folder
         config = {"launch": {"device": DEVICE, "num_threads": 1}, "mesh": mesh or {}, "output": str(folder / "step.safetensors"),
                   **settings}
         (folder / "step.json").write_text(json.dumps(config))
         result = subprocess.run([program_job.PROGRAMS / "first_step", folder / "step.json"], capture_output=True, text=True,
-                                errors="replace", timeout=2 * SECONDS, env=os.environ)
+                                errors="replace", timeout=2 * SECONDS, env={**os.environ, **(environment or {})})
         self.assertEqual(result.returncode, 0, f"{name}: {result.stderr}")
         return load_file(folder / "step.safetensors"), str(folder / "step.safetensors")
 
-    def on_one_gpu(self, **model):
-        """The reference results with which layouts of the model are compared."""
+    def on_one_gpu(self, exact_dtype="float64", environment=None, **model):
+        """The reference results with which layouts of the model are compared. environment: of the exact one."""
         one, routing = self.run_step("one rank", dtype="bfloat16", **model)
         if model["has_experts"]:
             model["routing"] = routing
-        exact, _ = self.run_step("float64", dtype="float64", **model)
+        exact, _ = self.run_step(exact_dtype, environment=environment, dtype=exact_dtype, **model)
         own = error(one, exact)
-        print(f"one GPU: gradients {own:.3e} from float64, loss {abs((one['loss'] - exact['loss']).item()):.1e}", flush=True)
+        print(f"one GPU: gradients {own:.3e} from {exact_dtype}, loss {abs((one['loss'] - exact['loss']).item()):.1e}", flush=True)
         self.assertGreater(own, 1e-4, "one GPU did not compute in bfloat16")
         return model, exact, own
 
@@ -89,6 +90,18 @@ class Rounding(ProgramTest):
 
     def test_experts(self):
         self.assert_layouts_round_as_one_gpu(EXPERTS, has_experts=True)
+
+    def test_long_sequences(self):
+        """Each method of attention over ranks. In float64 attention would keep all pairs of positions; in float32 it has
+        a kernel that keeps none, and errs ten thousand times less than bfloat16."""
+        backend = {"D9D_BACKEND_AUTO_SDPA": '{"kind": "torch", "backends": ["EFFICIENT_ATTENTION", "FLASH_ATTENTION"]}'}
+        reference = self.on_one_gpu("float32", backend, has_experts=False, num_sequences=1, num_positions=LONG_POSITIONS)
+        for name, mesh in LONG.items():
+            if num_ranks(mesh) > NUM_RANKS:
+                continue
+            for attention in ("ring", "gathered", "heads"):
+                self.assert_rounds_as_one_gpu(f"{LONG_POSITIONS} positions, {name}, {attention}", reference, mesh,
+                                              context_parallel={"attention": attention})
 
     def test_random_layouts(self):
         """A failing layout is named by its settings, which are keys of first_step.cpp."""
