@@ -67,11 +67,17 @@ bool fill_on_device(const at::Tensor& local, const ElementWindow& window, Random
   const at::ScalarType dtype = local.scalar_type();
   const auto known = find_dtype(dtype);
   const bool is_mask = kind == detail::RandomKind::kBernoulli;
-  if (!local.is_cuda() || !local.is_contiguous() || local.dim() > detail::FillRandomArgs::kMaxDims ||
+  if (!local.is_cuda() || local.dim() > detail::FillRandomArgs::kMaxDims ||
       (is_mask ? dtype != at::kBool : !known.has_value()) || !is_built_with_cuda() || !is_hopper(local.device())) {
     return false;
   }
   D9D_ASSERT(window.global_shape.size() == static_cast<std::size_t>(local.dim()), "window of another rank");
+  if (!local.is_contiguous()) {  // such as some positions of several sequences
+    const at::Tensor values = at::empty(local.sizes(), local.options());
+    if (!fill_on_device(values, window, stream, kind, first, second)) return false;
+    local.copy_(values);
+    return true;
+  }
   detail::FillRandomArgs args{.out = local.mutable_data_ptr(),
                               .dtype = known.value_or(Dtype::kFloat32),
                               .kind = kind,

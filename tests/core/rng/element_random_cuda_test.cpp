@@ -4,6 +4,7 @@
 
 #include "d9d/core/rng/element_random.h"
 
+#include "tests/support/device.h"
 #include "tests/support/gpu_test.h"
 
 namespace d9d::element_random_cuda_test {
@@ -42,6 +43,17 @@ TEST_F(ElementRandomCuda, Draws_the_masks_of_the_CPU) {
   fill_bernoulli(here, kWindow, kStream, 0.9);
   fill_bernoulli(there, kWindow, kStream, 0.9);
   EXPECT_TRUE(at::equal(there.cpu(), here));
+}
+
+// Some positions of several sequences, as ranks that cut them have.
+TEST_F(ElementRandomCuda, Draws_parts_that_are_not_contiguous_without_the_host) {
+  const ElementWindow window{.global_shape = {3, 40, 8}, .start = {0, 10, 0}};
+  const at::Tensor here = at::zeros({3, 20, 8}, at::kBool), there = here.to(at::kCUDA);
+  const auto draw = [&](const at::Tensor& mask) { fill_bernoulli(mask.narrow(1, 5, 10), window, kStream, 0.5); };
+  draw(here);
+  draw(there);
+  EXPECT_TRUE(at::equal(there.cpu(), here));
+  EXPECT_FALSE(test::waits_for_device([&] { draw(there); }));
 }
 
 }  // namespace
