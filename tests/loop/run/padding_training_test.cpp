@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/loop/run/pipeline_job.h"
+#include "tests/loop/run/thirteen_documents.h"
 
 namespace d9d::test::padding_training_test {
 namespace {
@@ -87,28 +88,6 @@ TEST(PaddingTraining, Of_packed_documents_with_a_rest_is_that_without) {
   }
 }
 
-// 13 documents of 1 to 7 positions: five are left after a global batch of eight.
-DataConfig rest_of_five(const ViewConfig& view, ShardIndexingMode mode, std::int64_t microbatch_size) {
-  constexpr char kEnd = 20;
-  std::filesystem::create_directories(folder());
-  const std::filesystem::path path = folder() / "tokens.bin";
-  std::string tokens;
-  for (int i = 0; i < 13; ++i) {
-    for (int j = 0; j < 1 + 5 * i % 7; ++j) tokens += static_cast<char>((i * 3 + j * j) % 20);
-    tokens += kEnd;
-  }
-  std::ofstream(path, std::ios::binary) << tokens;
-  return TokensDataConfig{.source = {.path = path,
-                                     .dtype = TokenDtype::kUint8,
-                                     .end_of_document = kEnd,
-                                     .sequence = {.sequence_length = 8, .view = view}},
-                          .loader = {.global_batch_size = 8,
-                                     .microbatch_size = microbatch_size,
-                                     .shard_indexing_mode = mode,
-                                     .shuffle = true,
-                                     .drop_last = false}};
-}
-
 void expect_rest_on_every_layout(const DataConfig& data) {
   const auto on = [&](const DeviceMeshParameters& mesh) {
     return train({.mesh = mesh, .has_experts = true, .data = data, .num_steps = 2});
@@ -125,13 +104,13 @@ void expect_rest_on_every_layout(const DataConfig& data) {
 }
 
 TEST(PaddingTraining, Of_a_rest_that_is_kept_is_that_of_one_rank) {
-  expect_rest_on_every_layout(rest_of_five(DocumentsViewConfig{}, ShardIndexingMode::kSequential, 1));
-  expect_rest_on_every_layout(rest_of_five(DocumentsViewConfig{}, ShardIndexingMode::kChunked, 2));
+  expect_rest_on_every_layout(pipeline::thirteen_documents(DocumentsViewConfig{}, ShardIndexingMode::kSequential, 1));
+  expect_rest_on_every_layout(pipeline::thirteen_documents(DocumentsViewConfig{}, ShardIndexingMode::kChunked, 2));
 }
 
 // One document per microbatch, with lengths such as 1, 3, 5 and 7.
 TEST(PaddingTraining, Of_documents_of_odd_lengths_on_ranks_that_cut_positions_is_that_of_one_rank) {
-  const DataConfig data = rest_of_five(DocumentsViewConfig{}, ShardIndexingMode::kSequential, 1);
+  const DataConfig data = pipeline::thirteen_documents(DocumentsViewConfig{}, ShardIndexingMode::kSequential, 1);
   const auto on = [&](const DeviceMeshParameters& mesh) { return train({.mesh = mesh, .data = data, .num_steps = 2}); };
   const Trained expected = on({});
   for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{.tensor_parallel = 2},
@@ -142,7 +121,7 @@ TEST(PaddingTraining, Of_documents_of_odd_lengths_on_ranks_that_cut_positions_is
 }
 
 TEST(PaddingTraining, Of_packed_sequences_of_a_rest_is_that_of_one_rank) {
-  const DataConfig data = rest_of_five(PackedViewConfig{}, ShardIndexingMode::kSequential, 1);
+  const DataConfig data = pipeline::thirteen_documents(PackedViewConfig{}, ShardIndexingMode::kSequential, 1);
   const auto on = [&](const DeviceMeshParameters& mesh) {
     return train({.mesh = mesh, .has_experts = true, .data = data, .num_steps = 1});
   };

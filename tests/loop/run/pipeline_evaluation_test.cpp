@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/loop/run/pipeline_job.h"
+#include "tests/loop/run/thirteen_documents.h"
 
 namespace d9d::test::pipeline_evaluation_test {
 namespace {
@@ -72,6 +73,29 @@ TEST(PipelineEvaluation, Of_shards_that_are_gathered_by_collectives) {
 TEST(PipelineEvaluation, Of_sequences_and_matrices_that_ranks_share) {
   expect_evaluation({.mesh = {.context_parallel_shard = 2}});
   expect_evaluation({.mesh = {.pipeline_parallel = 2, .tensor_parallel = 2}, .schedule = ZeroBubbleVScheduleConfig{}});
+}
+
+// Packs of which some hold several documents, some one, and of which no rank has as many as the others.
+TEST(PipelineEvaluation, Of_packed_documents_whose_positions_ranks_share) {
+  const DataConfig documents = pipeline::thirteen_documents(PackedViewConfig{}, ShardIndexingMode::kSequential, 1);
+  const Trained expected = train({.evaluated_data = documents});
+  EXPECT_EQ(pipeline::series_of(expected).at("validation/loss").size(), 1 + pipeline::kNumSteps);
+  std::vector<PipelineJob> jobs;
+  for (const ContextAttention attention : {ContextAttention::kAuto, ContextAttention::kGathered}) {
+    jobs.push_back({.mesh = {.context_parallel_shard = 2}, .context_parallel = {.attention = attention}});
+  }
+  jobs.push_back({.mesh = {.context_parallel_replicate = 4}});
+  jobs.push_back({.mesh = {.data_parallel_replicate = 2, .context_parallel_shard = 2}});
+  jobs.push_back({.mesh = {.context_parallel_shard = 2, .tensor_parallel = 2}});
+  jobs.push_back({.mesh = {.pipeline_parallel = 2, .context_parallel_shard = 2}, .schedule = OneFOneBScheduleConfig{}});
+  for (PipelineJob& job : jobs) {
+    SCOPED_TRACE(cat(job.mesh.world_size(), " ranks, attention ", enum_name(job.context_parallel.attention)));
+    const Trained alone = train(job);
+    job.evaluated_data = documents;
+    const Trained evaluated = train(job);
+    pipeline::expect_same(evaluated, expected);
+    pipeline::expect_equal(without_evaluation(evaluated), alone);
+  }
 }
 
 TEST(PipelineEvaluation, Of_experts_on_other_ranks) {

@@ -58,6 +58,7 @@ struct PipelineJob {
   DeviceMeshParameters mesh = {};
   PipelineScheduleConfig schedule = {};
   FsdpConfig fsdp = {};
+  ContextParallelConfig context_parallel = {};
   bool checkpoints = false;
   bool has_experts = false;
   double bias_update_rate = 0.0;  // of experts
@@ -70,9 +71,10 @@ struct PipelineJob {
   std::optional<DataConfig> data = {};                                               // one pass of it instead
   std::int64_t num_steps = kNumSteps;
   std::int64_t log_period = 1;
-  bool logs_layer_norms = false;             // in each step
-  std::vector<std::int64_t> evaluated = {};  // microbatches of each pack, over all ranks, of a set; empty: no set
-  std::string save_dir = {};                 // in folder(); empty: nothing is saved
+  bool logs_layer_norms = false;                  // in each step
+  std::vector<std::int64_t> evaluated = {};       // microbatches of each pack, over all ranks, of a set; empty: no set
+  std::optional<DataConfig> evaluated_data = {};  // one pass of it instead
+  std::string save_dir = {};                      // in folder(); empty: nothing is saved
   std::int64_t save_period = 1;
   ModelStageFactoryConfig model = {};
   std::optional<std::int64_t> base_seed = {};
@@ -175,10 +177,27 @@ struct EvaluatedStream {
   std::vector<std::int64_t> packs;
 };
 
+inline SmallDecoder sizes_of(const PipelineJob& job) {
+  return {.num_layers = 8,
+          .num_attention_heads = 4,
+          .num_key_value_heads = 2,
+          .ties_embeddings = job.ties_embeddings,
+          .auxiliary_loss_coefficient = 0.1,
+          .bias_update_rate = job.bias_update_rate};
+}
+
+inline std::unique_ptr<PackStream<TokenBatch>> packs_of(const DataConfig& data, const DistContext& context,
+                                                        const PipelineJob& job) {
+  const SmallDecoder sizes = sizes_of(job);
+  const TokenLimits limits{.vocabulary_size = sizes.vocabulary_size, .max_positions = sizes.max_position_ids};
+  return token_data_provider(data, limits, /*base_seed=*/1).build_pack_stream(context, std::nullopt);
+}
+
 struct EvaluatedData : DataProvider<TokenBatch> {
   explicit EvaluatedData(const PipelineJob& pipeline_job) : job(pipeline_job) {}
   std::unique_ptr<PackStream<TokenBatch>> build_pack_stream(const DistContext& context,
                                                             std::optional<std::int64_t>) override {
+    if (job.evaluated_data) return packs_of(*job.evaluated_data, context, job);
     return as_pack_stream<TokenBatch>(EvaluatedStream{
         .rank = context.data_parallel_rank(), .num_ranks = context.data_parallel_size(), .packs = job.evaluated});
   }
@@ -227,9 +246,9 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
   ModelStage<LanguageModelTypes> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
     const DecoderStageOptions options{.stage = stage, .checkpointing = job.checkpoints};
     if (job.has_experts) {
-      backbone = make_module<Qwen3MoEModel>(small_parameters<Qwen3MoEParameters>(sizes()), options);
+      backbone = make_module<Qwen3MoEModel>(small_parameters<Qwen3MoEParameters>(sizes_of(job)), options);
     } else {
-      backbone = make_module<Qwen3DenseModel>(small_parameters<Qwen3DenseParameters>(sizes()), options);
+      backbone = make_module<Qwen3DenseModel>(small_parameters<Qwen3DenseParameters>(sizes_of(job)), options);
     }
     model = make_decoder_for_causal_lm(backbone);
     model->to(job.dtype);
@@ -244,38 +263,26 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
   }
   std::optional<PeftConfig> adapters() const override { return job.adapters; }
   void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
-    parallelize_decoder(context, *backbone, {model->head.shared()}, job.fsdp);
+    parallelize_decoder(context, *backbone, {model->head.shared()}, job.fsdp, {}, job.context_parallel);
   }
   std::unique_ptr<PackStream<TokenBatch>> build_pack_stream(const DistContext& context,
                                                             std::optional<std::int64_t>) override {
-    if (job.data) {
-      const TokenLimits limits{.vocabulary_size = sizes().vocabulary_size, .max_positions = sizes().max_position_ids};
-      return token_data_provider(*job.data, limits, /*base_seed=*/1).build_pack_stream(context, std::nullopt);
-    }
+    if (job.data) return packs_of(*job.data, context, job);
     return as_pack_stream<TokenBatch>(Stream{.rank = context.data_parallel_rank(),
                                              .num_ranks = context.data_parallel_size(),
                                              .rows = job.rows,
                                              .microbatches = job.microbatches});
   }
 
-  SmallDecoder sizes() const {
-    return {.num_layers = 8,
-            .num_attention_heads = 4,
-            .num_key_value_heads = 2,
-            .ties_embeddings = job.ties_embeddings,
-            .auxiliary_loss_coefficient = 0.1,
-            .bias_update_rate = job.bias_update_rate};
-  }
-
   StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& module) override {
     if (!job.is_huggingface) return AnyModelProvider::map_source_checkpoint(source, module);
-    const auto parameters = small_parameters<Qwen3DenseParameters>(sizes());
+    const auto parameters = small_parameters<Qwen3DenseParameters>(sizes_of(job));
     return qwen3_dense_from_huggingface(parameters, CausalLMHeadConfig{}, source.names());
   }
 
   ModelExport prepare_export(const Module& module) override {
     if (job.is_huggingface) {
-      const auto parameters = small_parameters<Qwen3DenseParameters>(sizes());
+      const auto parameters = small_parameters<Qwen3DenseParameters>(sizes_of(job));
       return {.mapper = qwen3_dense_to_huggingface(parameters, CausalLMHeadConfig{})};
     }
     if (job.exported.empty()) return AnyModelProvider::prepare_export(module);
@@ -342,7 +349,7 @@ inline TrainerConfig config_of(const PipelineJob& job) {
   if (!job.save_dir.empty()) {
     config.checkpointing = {.save_dir = folder() / job.save_dir, .period_steps = {EverySteps{job.save_period}}};
   }
-  if (!job.evaluated.empty()) {
+  if (!job.evaluated.empty() || job.evaluated_data) {
     config.evaluation["validation"] = {.period_steps = {EverySteps{1}}, .at_start = true};
   }
   config.ema = job.ema;
@@ -391,7 +398,7 @@ inline Trained train(const PipelineJob& job) {
     };
     EvaluatedData evaluated(job);
     EvaluationData<LanguageModelTypes> evaluation_sets;
-    if (!job.evaluated.empty()) evaluation_sets["validation"] = &evaluated;
+    if (!job.evaluated.empty() || job.evaluated_data) evaluation_sets["validation"] = &evaluated;
     AutoOptimizerProvider optimizer(job.optimizer);
     AutoLRSchedulerProvider lr_scheduler(
         PiecewiseConfig{.initial_multiplier = 1.0,
