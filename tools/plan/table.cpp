@@ -15,8 +15,8 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-const Row kHeader = {"",           "elements", "parameters",  "optimizer", "gathered", "gradients",
-                     "microbatch", "kept",     "activations", "messages",  "working",  "total"};
+const Row kHeader = {"",     "elements",    "parameters", "optimizer", "gathered", "gradients", "microbatch",
+                     "kept", "activations", "messages",   "exchanges", "working",  "total"};
 
 std::string ranks_text(const DeviceMeshParameters& mesh, std::int64_t pipeline_rank) {
   const std::int64_t count = mesh.world_size() / mesh.pipeline_parallel, first = pipeline_rank * count;
@@ -34,6 +34,7 @@ Row rank_row(const RankMemory& rank, const DeviceMeshParameters& mesh) {
           "",
           size_text(rank.activations()),
           size_text(rank.messages),
+          size_text(rank.exchanges),
           size_text(rank.working),
           size_text(rank.total)};
 }
@@ -49,6 +50,7 @@ Row stage_row(const StageMemory& stage) {
           cat(size_text(stage.activations), stage.deferred > 0 ? " + " + size_text(stage.deferred) : ""),
           cat("x ", stage.num_live, stage.deferred > 0 ? cat(" + ", stage.num_waiting) : ""),
           size_text(stage.num_live * stage.activations + (waits ? stage.num_waiting * stage.deferred : 0)),
+          "",
           "",
           "",
           ""};

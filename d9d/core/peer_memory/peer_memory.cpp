@@ -12,6 +12,7 @@
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/peer_memory/cuda_peer_memory.h"
 #include "d9d/core/peer_memory/host_peer_memory.h"
+#include "d9d/core/peer_memory/meta_peer_memory.h"
 
 namespace d9d {
 namespace {
@@ -33,6 +34,9 @@ std::size_t num_distinct(const std::vector<nlohmann::json>& ranks, const char* k
 
 PeerMemoryResult open_peer_memory(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes,
                                   std::int64_t num_shared_bytes) {
+  if (ranks->device().is_meta()) {
+    return {.memory = open_meta_peer_memory(num_bytes, num_shared_bytes), .reason = ""};
+  }
   const auto all = all_gather_object({{"machine", machine()}, {"process", ::getpid()}}, *ranks);
   if (num_distinct(all, "machine") > 1) return {.memory = nullptr, .reason = "its ranks are on several machines"};
   const std::size_t num_processes = num_distinct(all, "process");

@@ -4,6 +4,7 @@
 //   CUDA   one process a rank, all on one machine: copy engines read and write over NVLink or PCIe and use no
 //          multiprocessor; streams wait for words, never the host
 //   CPU    ranks that are threads of one process
+//   meta   the one rank of a plan: bytes that are counted, and no copies
 //
 // Words are in host memory, so that a host can end the wait of a stream whatever the devices and the other ranks do. A
 // device's own write might be queued behind that wait in the same hardware queue.

@@ -55,6 +55,13 @@ FusedSdpaKernel kernel_of(SdpaBackend backend) {
   return backend == SdpaBackend::kCudnn ? FusedSdpaKernel::kCudnn : FusedSdpaKernel::kFlash;
 }
 
+// What a kernel writes for these queries.
+SdpaOutput empty_output(const at::Tensor& query) {
+  return {
+      .out = at::empty(query.sizes(), query.options()),
+      .logsumexp = at::empty({query.size(0), query.size(2), query.size(kQueries)}, query.options().dtype(at::kFloat))};
+}
+
 // exp(part - whole) for [B, Hq, S], as a factor of [B, S, Hq, D]; 0 where a query sees nothing.
 at::Tensor weight_of(const at::Tensor& part, const at::Tensor& whole) {
   return (part - whole).exp().nan_to_num(0).transpose(1, 2).unsqueeze(-1);
@@ -81,9 +88,7 @@ SdpaOutput merged_by_kernel(const std::vector<SdpaPart>& parts, const at::Tensor
                             const std::optional<at::Tensor>& sinks) {
   const c10::DeviceGuard guard(query.device());
   const at::Tensor float_sinks = sinks ? sinks->to(at::kFloat).contiguous() : at::Tensor();
-  SdpaOutput merged{
-      .out = at::empty(query.sizes(), query.options()),
-      .logsumexp = at::empty({query.size(0), query.size(2), query.size(kQueries)}, query.options().dtype(at::kFloat))};
+  SdpaOutput merged = empty_output(query);
   detail::MergeBlocksArgs args{.dtype = detail::dtype_of(query),
                                .num_parts = static_cast<int>(parts.size()),
                                .batch = query.size(0),
@@ -117,6 +122,7 @@ bool has_merge_kernel(const std::vector<SdpaPart>& parts, const at::Tensor& quer
 SdpaOutput attend_to_block(const SdpaInputs& inputs, const SdpaOptions& options, const SdpaPreferences& preferences) {
   D9D_ASSERT(!inputs.sinks, "attend_to_block with sinks, which merge_blocks takes");
   const at::NoGradGuard no_grad;
+  if (inputs.query.is_meta()) return empty_output(inputs.query);
   const SdpaBackend backend = backend_of(inputs, options, preferences);
   if (backend == SdpaBackend::kEager) {
     const SdpaOutput result = eager_attention(inputs, options);
@@ -133,6 +139,7 @@ SdpaOutput merge_blocks(const std::vector<SdpaPart>& parts, const at::Tensor& qu
   const at::NoGradGuard no_grad;
   const bool is_whole = parts.size() == 1 && parts.front().result.out.size(kQueries) == query.size(kQueries);
   if (is_whole && !sinks) return parts.front().result;
+  if (query.is_meta()) return empty_output(query);
   if (has_merge_kernel(parts, query)) return merged_by_kernel(parts, query, sinks);
   const auto options = query.options().dtype(query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   at::Tensor logsumexp =
@@ -155,6 +162,10 @@ SdpaOutput merge_blocks(const std::vector<SdpaPart>& parts, const at::Tensor& qu
 
 SdpaGradients block_gradients(const at::Tensor& grad_out, const SdpaInputs& inputs, const SdpaOutput& merged,
                               const SdpaOptions& options, const SdpaPreferences& preferences) {
+  if (inputs.query.is_meta()) {
+    const auto empty_like = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
+    return {.query = empty_like(inputs.query), .key = empty_like(inputs.key), .value = empty_like(inputs.value)};
+  }
   const SdpaBackend backend = backend_of(inputs, options, preferences);
   if (backend == SdpaBackend::kEager) return eager_gradients(grad_out, inputs, merged, options);
   const detail::FusedGradients gradients = detail::fused_backward(

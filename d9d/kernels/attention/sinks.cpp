@@ -55,6 +55,7 @@ void add_sinks(FusedForward& forward, const at::Tensor& sinks) {
 
 at::Tensor sink_gradient(const at::Tensor& grad_out, const at::Tensor& grad_logsumexp, const FusedForward& forward,
                          const at::Tensor& sinks) {
+  if (sinks.is_meta()) return at::empty(sinks.sizes(), sinks.options());
   const at::Tensor grad = grad_out.contiguous();
   if (has_cuda_kernels(grad) && grad.numel() > 0) return by_kernel(grad, grad_logsumexp, forward, sinks);
   const at::ScalarType dtype = at::toOpMathType(grad.scalar_type());

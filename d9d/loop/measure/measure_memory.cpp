@@ -15,6 +15,7 @@
 #include "d9d/loop/step/local_stages.h"
 #include "d9d/loop/step/task_binding.h"
 #include "d9d/loop/step/training_stage.h"
+#include "d9d/parallelism/exchange/exchange_memory.h"
 #include "d9d/pipelining/executor/message_layout.h"
 #include "d9d/pipelining/executor/peer_link.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
@@ -93,53 +94,60 @@ class PlannedStage final : public TrainingStage {
   void add_loss(const AnyMicrobatch& /*microbatch*/, WeightedLoss& loss) override { loss = {}; }
 };
 
+// The bytes of a module's blocks for exchanges that a meter counts: those of CUDA are not tensors of its allocator.
+std::int64_t metered_exchanges(Module& module, const DistContext& context) {
+  return context.device().is_cuda() ? 0 : exchange_bytes(module);
+}
+
 // Measures the memory of one stage on a few microbatches, without a schedule and without other stages.
 class StageMeasurement {
  public:
   StageMeasurement(const DistContext& context, const MemoryMeter& meter, const PipelineStageInfo& info,
-                   PipelineStage& stage)
-      : context_(context), meter_(meter), info_(info), stage_(stage) {}
+                   PipelineStage& stage, Module& module)
+      : context_(context), meter_(meter), info_(info), stage_(stage), module_(module) {}
 
   // Runs two microbatches: the first also allocates the tensors that stay for the whole step.
   void measure(StageMemory& memory) const {
-    const std::int64_t base = meter_.live_bytes();
+    const std::int64_t base = live_bytes();
     StageProbe first = forward(0);
-    const std::int64_t after_first = meter_.live_bytes() - base;
+    const std::int64_t after_first = live_bytes() - base;
     first.backward(gradients());
-    const std::int64_t before = meter_.live_bytes();
+    const std::int64_t before = live_bytes();
     StageProbe second = forward(1);
-    memory.activations = meter_.live_bytes() - before;
+    memory.activations = live_bytes() - before;
     second.backward(gradients(), /*is_last=*/true);
     memory.gathered = after_first - memory.activations;
-    memory.gradients = std::max(before, meter_.live_bytes()) - base - memory.gathered;
+    memory.gradients = std::max(before, live_bytes()) - base - memory.gathered;
   }
 
   // Runs three microbatches. The second and the third wait for W at the same time and share full gradients, so the
   // third adds only what one microbatch keeps from I to W.
   void measure_split(StageMemory& memory) const {
     DeferredGradients deferred(stage_.weights());
-    const std::int64_t base = meter_.live_bytes();
+    const std::int64_t base = live_bytes();
     StageProbe first = forward(0);
-    const std::int64_t after_first = meter_.live_bytes() - base;
+    const std::int64_t after_first = live_bytes() - base;
     first.backward_input(gradients(), deferred);
     first.backward_weight();
-    const std::int64_t before = meter_.live_bytes();
+    const std::int64_t before = live_bytes();
     StageProbe second = forward(1);
-    memory.activations = meter_.live_bytes() - before;
+    memory.activations = live_bytes() - before;
     StageProbe third = forward(2);
     second.backward_input(gradients(), deferred);
-    const std::int64_t one_waits = meter_.live_bytes();
+    const std::int64_t one_waits = live_bytes();
     third.backward_input(gradients(), deferred);
-    memory.deferred = meter_.live_bytes() - one_waits + memory.activations;
+    memory.deferred = live_bytes() - one_waits + memory.activations;
     const std::int64_t full_gradients = one_waits - before - memory.activations - memory.deferred;
     second.backward_weight();
     third.backward_weight(/*is_last=*/true);
     const std::int64_t gathered = after_first - memory.activations;
     memory.gathered = gathered + full_gradients;
-    memory.gradients = std::max(before, meter_.live_bytes()) - base - gathered;
+    memory.gradients = std::max(before, live_bytes()) - base - gathered;
   }
 
  private:
+  // Of the stage, without its blocks for exchanges, which its first forward opens.
+  [[nodiscard]] std::int64_t live_bytes() const { return meter_.live_bytes() - metered_exchanges(module_, context_); }
   // Returns tensors on the device with the shapes and dtypes of a transfer over `boundary`.
   [[nodiscard]] std::vector<at::Tensor> transferred(StageBoundary boundary) const {
     std::vector<at::Tensor> leaves = stage_.transfer({0}, boundary);
@@ -161,6 +169,7 @@ class StageMeasurement {
   const MemoryMeter& meter_;
   const PipelineStageInfo info_;
   PipelineStage& stage_;
+  Module& module_;
 };
 
 // Builds the stages of a rank as the trainer does. Measures each of them by itself, then all of them in the program.
@@ -183,7 +192,7 @@ class MeasuredRank {
     const bool splits = splits_backward(program_) && executor_.placement().num_stages() > 1;
     set_num_microbatches(splits ? 3 : 2);
     for (std::size_t i = 0; i < stages_.size(); ++i) {
-      const StageMeasurement stage(context_, meter_, model_stages_[i]->info, stages_[i]);
+      const StageMeasurement stage(context_, meter_, model_stages_[i]->info, stages_[i], *modules_[i]);
       splits ? stage.measure_split(memory_.stages[i]) : stage.measure(memory_.stages[i]);
     }
     count_live(program_.ranks[static_cast<std::size_t>(memory_.pipeline_rank)], memory_.stages);
@@ -194,11 +203,14 @@ class MeasuredRank {
     for (PlannedStage& stage : stages_) stages.push_back(&stage);
     executor_.run(stages, request_.num_microbatches);
     const std::int64_t parameters = memory_.sum_of(&StageMemory::parameters);
-    const std::int64_t in_step = meter_.peak_bytes() - built;  // bytes beside those of the built stages
+    // Bytes beside those of the built stages.
+    const std::int64_t in_step = meter_.peak_bytes() - built - metered_exchanges(*module_, context_);
     memory_.working = std::max<std::int64_t>(0, in_step - memory_.sum_of(&StageMemory::gathered) -
                                                     memory_.sum_of(&StageMemory::gradients) - memory_.activations());
     memory_.messages = inbox_bytes();
-    memory_.total = parameters + memory_.sum_of(&StageMemory::optimizer) + memory_.messages + in_step;
+    memory_.exchanges = exchange_bytes(*module_);
+    memory_.total =
+        parameters + memory_.sum_of(&StageMemory::optimizer) + memory_.messages + memory_.exchanges + in_step;
     return memory_;
   }
 

@@ -8,7 +8,8 @@
 //   ranks[0].total;                                                      // bytes, on the first rank of the pipeline
 //
 // Tensors of the meta device stand for those of a GPU: kernels save for backward what CUDA kernels save, except for one
-// number per row (inverse norms, softmax of a router). All experts get the same number of tokens. Not counted:
+// number per row (inverse norms, softmax of a router). All experts get the same number of tokens.
+// Context-parallel ranks are taken to be on one machine. Not counted:
 // blocks by which tensor-parallel ranks copy activations, temporary tensors of the optimiser, workspaces of libraries,
 // fragmentation of the allocator, the CUDA context, and prefetched batches.
 #pragma once
@@ -54,8 +55,9 @@ struct StageMemory {
 struct RankMemory {
   std::int64_t pipeline_rank = 0;
   std::vector<StageMemory> stages;
-  std::int64_t messages = 0;  // receive buffers
-  std::int64_t working = 0;   // most bytes that one forward or backward needs in addition while it runs
+  std::int64_t messages = 0;   // receive buffers
+  std::int64_t exchanges = 0;  // blocks by which context-parallel ranks copy keys and values
+  std::int64_t working = 0;    // most bytes that one forward or backward needs in addition while it runs
   // The peak of a step. It is less than the sum of all other members if these peak at different times.
   std::int64_t total = 0;
 

@@ -13,7 +13,6 @@ at::Tensor ChosenAttentionContext::attend(const kernels::SdpaInputs& inputs, con
   ContextAttentionCall call = context_attention_call(inputs, options, positions_.num_ranks());
   call.no_ring = ring_refusal(inputs, options, positions_);
   ContextAttention method = choose_context_attention(call, config_.attention).method;
-  if (method == ContextAttention::kRing && inputs.key.is_meta()) method = ContextAttention::kGathered;  // same shapes
   if (method == ContextAttention::kRing) {
     const auto found = exchanges_->find(inputs.key, [&](PeerBlockExchange& exchange) {
       return exchange.fits({inputs.key, inputs.value});

@@ -32,6 +32,7 @@ namespace d9d {
 
 class PeerBlockExchange {
  public:
+  static constexpr bool kTakesMeta = true;
   using Tensors = std::vector<at::Tensor>;  // as many, with the same shapes and dtypes, on all ranks
 
   // watch: borrowed.
@@ -41,6 +42,7 @@ class PeerBlockExchange {
   [[nodiscard]] bool fits(const Tensors& own);
   void close() { memory_.close(); }
   [[nodiscard]] std::int64_t num_closings() const { return memory_.num_closings(); }
+  [[nodiscard]] std::int64_t num_bytes() const { return memory_.num_bytes(); }
   [[nodiscard]] const std::string& reason() const { return memory_.reason(); }
 
   // Collective. Calls `see` once with the tensors of each rank: this rank's, then those of rank - 1, rank - 2 and so

@@ -20,6 +20,7 @@ class ClosedWithReductions final : public GradientReduction {
   void abandon() override {}
   void close() override { memory_->close(); }
   std::int64_t num_closings() const override { return memory_->num_closings(); }
+  [[nodiscard]] std::int64_t num_bytes() const { return memory_->num_bytes(); }
 
  private:
   std::shared_ptr<ExchangeMemory> memory_;
@@ -41,6 +42,16 @@ class ExchangeMemoryHook final : public ModuleHook {
 
 void add_exchange_memory(Module& module, std::shared_ptr<ExchangeMemory> memory) {
   module.add_hook(std::make_shared<ExchangeMemoryHook>(std::move(memory)));
+}
+
+std::int64_t exchange_bytes(Module& module) {
+  std::int64_t sum = 0;
+  for (const auto& reduction : gradient_reductions(module)) {
+    if (const auto* const closed = dynamic_cast<const ClosedWithReductions*>(reduction.get())) {
+      sum += closed->num_bytes();
+    }
+  }
+  return sum;
 }
 
 }  // namespace d9d

@@ -21,7 +21,8 @@
 
 namespace d9d {
 
-// Exchange: made of a communicator and a LinkWatch, with close(), num_closings() and reason().
+// Exchange: made of a communicator and a LinkWatch, with close(), num_closings(), num_bytes() and reason(), and
+// kTakesMeta: whether it exchanges tensors without values, as a plan of memory has them.
 template <class Exchange>
 class LaneExchanges final : public ExchangeMemory {
  public:
@@ -37,7 +38,7 @@ class LaneExchanges final : public ExchangeMemory {
   [[nodiscard]] Found find(const at::Tensor& like, const Fits& fits) const {
     using enum ExchangeMethod;
     if (method_ == kCommunicator) return {nullptr, "as configured"};
-    if (like.is_meta()) return {nullptr, "its tensors have no values"};
+    if (like.is_meta() && !Exchange::kTakesMeta) return {nullptr, "its tensors have no values"};
     if (method_ == kAuto && like.is_cpu()) return {nullptr, "its ranks are on CPUs"};
     const auto communicator = ranks_.lane_communicator();
     const std::lock_guard lock(mutex_);
@@ -60,6 +61,12 @@ class LaneExchanges final : public ExchangeMemory {
     const std::lock_guard lock(mutex_);
     std::int64_t sum = 0;
     for (const auto& [lane, exchange] : exchanges_) sum += exchange->num_closings();
+    return sum;
+  }
+  [[nodiscard]] std::int64_t num_bytes() const override {
+    const std::lock_guard lock(mutex_);
+    std::int64_t sum = 0;
+    for (const auto& [lane, exchange] : exchanges_) sum += exchange->num_bytes();
     return sum;
   }
 

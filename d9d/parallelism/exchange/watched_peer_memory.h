@@ -41,6 +41,7 @@ class WatchedPeerMemory {
   // Collective. Gives the memory back, until the next fits(). What was captured in a graph is invalid then.
   void close();
   [[nodiscard]] std::int64_t num_closings() const { return num_closings_; }  // also for larger memory
+  [[nodiscard]] std::int64_t num_bytes() const { return num_bytes_; }        // of this rank's block; 0: not open
   [[nodiscard]] const std::string& reason() const { return reason_; }        // why ranks cannot; empty if they can
 
   // Local, where an exchange begins: the others have the job's timeout to answer. Throws if the group has failed.

@@ -34,14 +34,17 @@ namespace d9d {
 
 class PeerRowExchange final : public kernels::RowExchange {
  public:
+  static constexpr bool kTakesMeta = false;
+
   // watch: borrowed.
   PeerRowExchange(std::shared_ptr<Communicator> ranks, LinkWatch& watch);
 
   // Collective. Whether shards [B, S / W, H] of so many elements can be exchanged. Opens memory for them at the first
   // call, and larger memory if they need it; the hosts wait then.
   [[nodiscard]] bool fits(std::int64_t num_elements, at::ScalarType dtype);
-  void close() { memory_.close(); }  // Collective. See WatchedPeerMemory, as for the two below.
+  void close() { memory_.close(); }  // Collective. See WatchedPeerMemory, as for the three below.
   [[nodiscard]] std::int64_t num_closings() const { return memory_.num_closings(); }
+  [[nodiscard]] std::int64_t num_bytes() const { return memory_.num_bytes(); }
   [[nodiscard]] const std::string& reason() const { return memory_.reason(); }
 
   [[nodiscard]] at::Tensor gather(const at::Tensor& shard, const Block& arrived) const override;

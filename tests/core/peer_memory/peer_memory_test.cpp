@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/communicator/meta/meta_backend.h"
+#include "d9d/core/device/meta_memory.h"
 
 #include "tests/support/gpu_ranks.h"
 #include "tests/support/ranks.h"
@@ -45,6 +47,19 @@ INSTANTIATE_TEST_SUITE_P(Nccl, PeerMemoryOf, ::testing::Values(RankBackend::kNcc
                          [](const auto& param_info) { return std::string(to_string(param_info.param)); });
 INSTANTIATE_TEST_SUITE_P(Backends, PeerMemoryOf, ::testing::Values(RankBackend::kThreads, RankBackend::kGloo),
                          [](const auto& param_info) { return std::string(to_string(param_info.param)); });
+
+TEST(MetaPeerMemory, Counts_its_bytes_and_waits_for_nobody) {
+  const MetaMemory counted;
+  const auto world = meta_rank(/*rank=*/1, /*num_ranks=*/4);
+  const PeerMemoryResult result = open_peer_memory(world->communicator(group_of(*world, "all")), 100, 24);
+  ASSERT_NE(result.memory, nullptr);
+  EXPECT_EQ(counted.live_bytes(), 100);
+  result.memory->shared()[23] = std::byte{1};
+  result.memory->wait_for(/*word=*/0, /*value=*/1);
+  result.memory->read(result.memory->own(), /*rank=*/0, /*offset=*/0);
+  result.memory->close();
+  EXPECT_EQ(counted.live_bytes(), 0);
+}
 
 TEST_P(PeerMemoryOf, All_ranks_can_be_read_by_all) {
   on_ranks([](Communicator& ranks, PeerMemory& memory) {

@@ -37,6 +37,8 @@ struct Case {
   bool checkpoints = false;
   bool keeps_masters = false;
   FsdpConfig fsdp = {};
+  ContextParallelConfig of_context = {};
+  std::int64_t sequence_length = kSequenceLength;
 };
 
 struct Provider : ModelProvider<LanguageModelTypes> {
@@ -56,7 +58,7 @@ struct Provider : ModelProvider<LanguageModelTypes> {
     return as_model_stage<LanguageModelTypes>(model);
   }
   void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
-    parallelize_decoder(context, *backbone, {model->head.shared()}, job.fsdp);
+    parallelize_decoder(context, *backbone, {model->head.shared()}, job.fsdp, {}, job.of_context);
   }
   void register_events(const DistContext& context, EventBus& events) override { on_events(context, events); }
 
@@ -70,7 +72,7 @@ MemoryRequest request_of(const Case& job) {
   MemoryRequest request{.mesh = job.mesh,
                         .optimizer = AdamWConfig{},
                         .num_sequences = kNumSequences,
-                        .sequence_length = kSequenceLength,
+                        .sequence_length = job.sequence_length,
                         .num_microbatches = kNumMicrobatches};
   request.trainer.run.name = "plan";
   request.trainer.schedule.total_steps = 2;
@@ -211,14 +213,16 @@ TEST_P(MemoryPlan, Has_the_parameters_gradients_and_optimizer_of_a_real_job) {
 }
 
 // A CPU weights the outputs of experts and keeps them, where a GPU weights the inputs of their last product; and it
-// keeps a mask of the last chunk of positions of the first of context-parallel ranks, where a GPU needs none.
+// keeps a mask of the last chunk of positions of the first of context-parallel ranks that gather keys, where a GPU needs
+// none.
 std::int64_t kept_by_cpu_alone(const RankMemory& rank, const Case& job, std::int64_t num_stages) {
   const test::SmallDecoder sizes;
   const std::int64_t num_positions = kNumSequences * kSequenceLength / job.mesh.tensor_parallel;  // between blocks
   std::int64_t of_layer = 0;
   if (job.has_experts) of_layer += num_positions * sizes.experts_top_k * sizes.hidden_size * kFloatBytes;
   const std::int64_t num_chunks = 2 * job.mesh.context_parallel_shard;
-  if (num_chunks > 2) of_layer += kSequenceLength / num_chunks * kSequenceLength * kFloatBytes;
+  if (num_chunks > 2 && job.of_context.attention != ContextAttention::kRing)
+    of_layer += kSequenceLength / num_chunks * kSequenceLength * kFloatBytes;
   std::int64_t num_live = 0;
   for (const StageMemory& stage : rank.stages) num_live += stage.num_live;
   return num_live * (kNumLayers / num_stages) * of_layer;
@@ -293,7 +297,14 @@ std::vector<Case> cases() {
       {.name = "pipeline_of_shards",
        .mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2},
        .schedule = interleaved},
-      {.name = "context", .mesh = {.context_parallel_shard = 2}},
+      // On CPUs no ranks but threads read each other's memory, and only as configured.
+      {.name = "context",
+       .mesh = {.context_parallel_shard = 2},
+       .of_context = {.attention = ContextAttention::kGathered}},
+      {.name = "ring", .mesh = {.context_parallel_shard = 2}, .of_context = {.attention = ContextAttention::kRing}},
+      {.name = "ring_of_four",
+       .mesh = {.context_parallel_shard = 4},
+       .of_context = {.attention = ContextAttention::kRing}},
       {.name = "tensor", .mesh = {.tensor_parallel = 2}},
       {.name = "tensor_of_shards", .mesh = {.data_parallel_shard = 2, .tensor_parallel = 2}},
       {.name = "experts", .has_experts = true},
@@ -358,6 +369,36 @@ TEST(MemoryPlans, Of_context_parallel_ranks_keep_their_positions) {
       EXPECT_NEAR(activations(measured(job)), activations(measured(alone)) / degree, kSmall);
     }
   }
+}
+
+// A rank of a ring keeps what one rank with its positions keeps, and of two ranks the keys and values of the other.
+TEST(MemoryPlans, Of_a_ring_keep_keys_and_values_of_the_other_of_two_ranks) {
+  const test::SmallDecoder sizes;
+  for (const std::int64_t degree : {2, 4}) {
+    SCOPED_TRACE(degree);
+    const std::int64_t here = kSequenceLength / degree;
+    const RankMemory alone = planned({.sequence_length = here}).front();
+    const RankMemory ring =
+        planned({.mesh = {.context_parallel_replicate = degree}, .of_context = {.attention = ContextAttention::kRing}})
+            .front();
+    const std::int64_t keys_and_values = kNumSequences * here * 2 * 2 * sizes.head_dim * kFloatBytes;  // of two heads
+    const std::int64_t of_others = degree == 2 ? kNumLayers * keys_and_values : 0;
+    EXPECT_EQ(ring.stages.front().activations, alone.stages.front().activations + of_others);
+    EXPECT_EQ(alone.exchanges, 0);
+    EXPECT_EQ(ring.exchanges, (2 + 2 * (degree - 1)) * keys_and_values);  // two slots, and two places for each other's
+    EXPECT_EQ(ring.stages.front().gathered, alone.stages.front().gathered);
+    EXPECT_EQ(ring.stages.front().gradients, alone.stages.front().gradients);
+    // At once beside a layer's own: two buffers of others' keys and values, their gradients, and sums in float.
+    EXPECT_GE(ring.working, alone.working + keys_and_values);
+    EXPECT_LE(ring.working, alone.working + 8 * keys_and_values);
+  }
+}
+
+TEST(MemoryPlans, Of_gathered_keys_have_no_exchanges) {
+  EXPECT_EQ(planned({.mesh = {.context_parallel_shard = 2}, .of_context = {.attention = ContextAttention::kGathered}})
+                .front()
+                .exchanges,
+            0);
 }
 
 TEST(MemoryPlans, Of_stages_have_messages_of_the_positions_of_a_rank) {
