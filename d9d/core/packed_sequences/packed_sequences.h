@@ -28,7 +28,8 @@ struct PackedSequences {
 // last positions, and a cache or a gathered row holds the keys and values of all of them. A row of keys has room for
 // each sequence, which has at least as many keys as queries.
 //
-// Without `lengths` each sequence fills its room, and the rooms the row: such keys get gradients on every core.
+// Without `lengths` each sequence fills its room, and the rooms the row: such keys get gradients on every core. If
+// attention is neither causal nor has a window, a sequence may then have fewer keys than queries, or none.
 struct PackedKeys {
   at::Tensor cu_seqlens;        // [N + 1] int32: sequence n has room from cu_seqlens[n] to before cu_seqlens[n + 1]
   at::Tensor lengths;           // [N] int32: the number of keys at the beginning of its room; or undefined

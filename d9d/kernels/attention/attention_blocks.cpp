@@ -18,25 +18,21 @@
 namespace d9d::kernels {
 namespace {
 
-constexpr std::int64_t kQueries = 1;  // dim of [B, S, Hq, D]
+constexpr std::int64_t kPositions = 1;  // dim of [B, S, H, D]
 
-// Whether a fused kernel computes these: all pairs, or those below the diagonal of a square.
-bool is_fused(const SdpaInputs& inputs, const SdpaOptions& options) {
-  const bool is_square = options.first_query == 0 && inputs.query.size(kQueries) == inputs.key.size(kQueries);
-  return !inputs.mask && !inputs.packed && !options.window_left && !options.window_right &&
-         (!options.causal || is_square) && inputs.query.numel() > 0 && inputs.key.numel() > 0;
-}
+// What a fused kernel computes of a block, and which one.
+struct FusedBlock {
+  detail::FusedProblem problem;
+  FusedSdpaKernel kernel;
+};
 
-detail::FusedCall call_of(const SdpaInputs& inputs, const SdpaOptions& options) {
-  return {.scale = detail::logit_scale(inputs, options),
-          .softcap = options.softcap,
-          .right = options.causal ? std::optional<std::int64_t>(0) : std::nullopt};
-}
-
-// kCudnn, kFlash or kEager.
-SdpaBackend backend_of(const SdpaInputs& inputs, const SdpaOptions& options, const SdpaPreferences& preferences) {
-  if (!is_fused(inputs, options)) return SdpaBackend::kEager;
-  SdpaRequest request{.needs = {.softcap = options.softcap.has_value()},
+// nullopt for eager_attention.
+std::optional<FusedBlock> fused_block(const SdpaInputs& inputs, const SdpaOptions& options,
+                                      const SdpaPreferences& preferences) {
+  if (inputs.mask) return std::nullopt;
+  SdpaRequest request{.needs = {.window = options.window_left || options.window_right,
+                                .packed = inputs.packed.has_value(),
+                                .softcap = options.softcap.has_value()},
                       .device = sdpa_device_of(inputs.query),
                       .preferences = preferences};
   SdpaBackend backend = resolve_sdpa(request).backend;
@@ -44,22 +40,22 @@ SdpaBackend backend_of(const SdpaInputs& inputs, const SdpaOptions& options, con
     request.needs.logsumexp = true;
     backend = resolve_sdpa(request).backend;
   }
-  const detail::FusedTensors tensors{.query = inputs.query, .key = inputs.key, .value = inputs.value};
-  if (backend != SdpaBackend::kCudnn || !detail::cudnn_refusal(tensors, call_of(inputs, options), false)) {
-    return backend;
+  if (backend == SdpaBackend::kEager) return std::nullopt;
+  std::optional<detail::FusedProblem> problem = detail::fused_problem(inputs, options);
+  if (!problem) return std::nullopt;
+  if (backend == SdpaBackend::kCudnn && detail::cudnn_refusal(problem->tensors, problem->call, /*has_sinks=*/false)) {
+    if (options.softcap) return std::nullopt;
+    backend = SdpaBackend::kFlash;
   }
-  return options.softcap ? SdpaBackend::kEager : SdpaBackend::kFlash;
-}
-
-FusedSdpaKernel kernel_of(SdpaBackend backend) {
-  return backend == SdpaBackend::kCudnn ? FusedSdpaKernel::kCudnn : FusedSdpaKernel::kFlash;
+  return FusedBlock{.problem = *problem,
+                    .kernel = backend == SdpaBackend::kCudnn ? FusedSdpaKernel::kCudnn : FusedSdpaKernel::kFlash};
 }
 
 // What a kernel writes for these queries.
 SdpaOutput empty_output(const at::Tensor& query) {
-  return {
-      .out = at::empty(query.sizes(), query.options()),
-      .logsumexp = at::empty({query.size(0), query.size(2), query.size(kQueries)}, query.options().dtype(at::kFloat))};
+  return {.out = at::empty(query.sizes(), query.options()),
+          .logsumexp =
+              at::empty({query.size(0), query.size(2), query.size(kPositions)}, query.options().dtype(at::kFloat))};
 }
 
 // exp(part - whole) for [B, Hq, S], as a factor of [B, S, Hq, D]; 0 where a query sees nothing.
@@ -72,7 +68,12 @@ SdpaGradients eager_gradients(const at::Tensor& grad_out, const SdpaInputs& inpu
   const at::AutoGradMode records(true);
   const auto leaf = [](const at::Tensor& x) { return x.detach().requires_grad_(); };
   const at::Tensor query = leaf(inputs.query), key = leaf(inputs.key), value = leaf(inputs.value);
-  SdpaInputs own{.query = query, .key = key, .value = value, .mask = inputs.mask, .packed = inputs.packed};
+  SdpaInputs own{.query = query,
+                 .key = key,
+                 .value = value,
+                 .mask = inputs.mask,
+                 .packed = inputs.packed,
+                 .packed_keys = inputs.packed_keys};
   const SdpaOutput block = eager_attention(own, options);
   // merged.out is the sum of weight * out over blocks, with weight = exp(logsumexp - merged.logsumexp).
   const at::Tensor weight = weight_of(block.logsumexp.detach(), merged.logsumexp);
@@ -92,7 +93,7 @@ SdpaOutput merged_by_kernel(const std::vector<SdpaPart>& parts, const at::Tensor
   detail::MergeBlocksArgs args{.dtype = detail::dtype_of(query),
                                .num_parts = static_cast<int>(parts.size()),
                                .batch = query.size(0),
-                               .num_queries = query.size(kQueries),
+                               .num_queries = query.size(kPositions),
                                .num_heads = query.size(2),
                                .num_features = query.size(3),
                                .sinks = sinks ? float_sinks.const_data_ptr<float>() : nullptr,
@@ -102,7 +103,7 @@ SdpaOutput merged_by_kernel(const std::vector<SdpaPart>& parts, const at::Tensor
     args.parts[i] = {.out = parts[i].result.out.const_data_ptr(),
                      .logsumexp = parts[i].result.logsumexp.const_data_ptr<float>(),
                      .first_query = parts[i].first_query,
-                     .num_queries = parts[i].result.out.size(kQueries)};
+                     .num_queries = parts[i].result.out.size(kPositions)};
   }
   detail::launch_merge_blocks(args, current_cuda_stream(query.device()));
   return merged;
@@ -123,29 +124,38 @@ SdpaOutput attend_to_block(const SdpaInputs& inputs, const SdpaOptions& options,
   D9D_ASSERT(!inputs.sinks, "attend_to_block with sinks, which merge_blocks takes");
   const at::NoGradGuard no_grad;
   if (inputs.query.is_meta()) return empty_output(inputs.query);
-  const SdpaBackend backend = backend_of(inputs, options, preferences);
-  if (backend == SdpaBackend::kEager) {
+  const std::int64_t batch = inputs.query.size(0);
+  if (inputs.packed && batch > 1) {
+    const at::Tensor query = detail::in_one_row(inputs.query), key = detail::in_one_row(inputs.key),
+                     value = detail::in_one_row(inputs.value);
+    const SdpaOutput row = attend_to_block(
+        {.query = query, .key = key, .value = value, .packed = inputs.packed, .packed_keys = inputs.packed_keys},
+        options, preferences);
+    return {.out = row.out.view(inputs.query.sizes()),
+            .logsumexp = row.logsumexp.squeeze(0).unflatten(1, {batch, -1}).transpose(0, 1).contiguous()};
+  }
+  const std::optional<FusedBlock> fused = fused_block(inputs, options, preferences);
+  if (!fused) {
     const SdpaOutput result = eager_attention(inputs, options);
     return {.out = result.out, .logsumexp = result.logsumexp.contiguous()};
   }
-  const detail::FusedForward result =
-      detail::fused_forward({.query = inputs.query, .key = inputs.key, .value = inputs.value}, /*sinks=*/{},
-                            call_of(inputs, options), kernel_of(backend), inputs.query.requires_grad());
+  const detail::FusedForward result = detail::fused_forward(
+      fused->problem.tensors, /*sinks=*/{}, fused->problem.call, fused->kernel, inputs.query.requires_grad());
   return {.out = result.out, .logsumexp = result.logsumexp.contiguous()};
 }
 
 SdpaOutput merge_blocks(const std::vector<SdpaPart>& parts, const at::Tensor& query,
                         const std::optional<at::Tensor>& sinks) {
   const at::NoGradGuard no_grad;
-  const bool is_whole = parts.size() == 1 && parts.front().result.out.size(kQueries) == query.size(kQueries);
+  const bool is_whole = parts.size() == 1 && parts.front().result.out.size(kPositions) == query.size(kPositions);
   if (is_whole && !sinks) return parts.front().result;
   if (query.is_meta()) return empty_output(query);
   if (has_merge_kernel(parts, query)) return merged_by_kernel(parts, query, sinks);
   const auto options = query.options().dtype(query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-  at::Tensor logsumexp =
-      at::full({query.size(0), query.size(2), query.size(kQueries)}, -std::numeric_limits<double>::infinity(), options);
+  at::Tensor logsumexp = at::full({query.size(0), query.size(2), query.size(kPositions)},
+                                  -std::numeric_limits<double>::infinity(), options);
   const auto queries_of = [](const SdpaPart& part, const at::Tensor& whole, std::int64_t dim) {
-    return whole.narrow(dim, part.first_query, part.result.out.size(kQueries));
+    return whole.narrow(dim, part.first_query, part.result.out.size(kPositions));
   };
   for (const SdpaPart& part : parts) {
     const at::Tensor here = queries_of(part, logsumexp, 2);
@@ -155,7 +165,7 @@ SdpaOutput merge_blocks(const std::vector<SdpaPart>& parts, const at::Tensor& qu
   const at::Tensor out = at::zeros(query.sizes(), options);
   for (const SdpaPart& part : parts) {
     const at::Tensor weight = weight_of(part.result.logsumexp, queries_of(part, logsumexp, 2));
-    queries_of(part, out, kQueries).addcmul_(part.result.out.to(options), weight);
+    queries_of(part, out, kPositions).addcmul_(part.result.out.to(options), weight);
   }
   return {.out = out.to(query.scalar_type()), .logsumexp = logsumexp};
 }
@@ -166,12 +176,31 @@ SdpaGradients block_gradients(const at::Tensor& grad_out, const SdpaInputs& inpu
     const auto empty_like = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
     return {.query = empty_like(inputs.query), .key = empty_like(inputs.key), .value = empty_like(inputs.value)};
   }
-  const SdpaBackend backend = backend_of(inputs, options, preferences);
-  if (backend == SdpaBackend::kEager) return eager_gradients(grad_out, inputs, merged, options);
-  const detail::FusedGradients gradients = detail::fused_backward(
-      grad_out, /*grad_logsumexp=*/{}, {.query = inputs.query, .key = inputs.key, .value = inputs.value},
-      {.out = merged.out, .logsumexp = merged.logsumexp}, call_of(inputs, options), kernel_of(backend));
-  return {.query = gradients.query, .key = gradients.key, .value = gradients.value};
+  if (inputs.packed && inputs.query.size(0) > 1) {
+    const at::Tensor query = detail::in_one_row(inputs.query), key = detail::in_one_row(inputs.key),
+                     value = detail::in_one_row(inputs.value);
+    const SdpaOutput row{.out = detail::in_one_row(merged.out),
+                         .logsumexp = merged.logsumexp.transpose(0, 1).flatten(1).unsqueeze(0)};
+    const SdpaGradients found = block_gradients(
+        detail::in_one_row(grad_out),
+        {.query = query, .key = key, .value = value, .packed = inputs.packed, .packed_keys = inputs.packed_keys}, row,
+        options, preferences);
+    return {.query = found.query.view(inputs.query.sizes()),
+            .key = found.key.view(inputs.key.sizes()),
+            .value = found.value.view(inputs.key.sizes())};
+  }
+  const std::optional<FusedBlock> fused = fused_block(inputs, options, preferences);
+  if (!fused) return eager_gradients(grad_out, inputs, merged, options);
+  const detail::FusedProblem& problem = fused->problem;
+  const detail::FusedGradients gradients =
+      detail::fused_backward(grad_out, /*grad_logsumexp=*/{}, problem.tensors,
+                             {.out = merged.out, .logsumexp = merged.logsumexp}, problem.call, fused->kernel);
+  const std::int64_t num_keys = inputs.key.size(kPositions);
+  const auto of_all_keys = [&](const at::Tensor& x) {
+    if (x.size(kPositions) == num_keys) return x;
+    return at::constant_pad_nd(x, {0, 0, 0, 0, problem.first_key, num_keys - problem.first_key - x.size(kPositions)});
+  };
+  return {.query = gradients.query, .key = of_all_keys(gradients.key), .value = of_all_keys(gradients.value)};
 }
 
 at::Tensor sink_gradient(const at::Tensor& grad_out, const SdpaOutput& merged, const at::Tensor& sinks) {

@@ -24,8 +24,8 @@
 
 namespace d9d::kernels {
 
-// The result for a block of keys, by the fastest kernel that returns a logsumexp. Takes no sinks. The logsumexp is
-// contiguous.
+// The result for a block of keys, by the fastest kernel that returns a logsumexp. Takes no sinks. Packed sequences, and
+// their packed_keys, may be in B rows, one after another. The logsumexp is contiguous.
 [[nodiscard]] SdpaOutput attend_to_block(const SdpaInputs& inputs, const SdpaOptions& options,
                                          const SdpaPreferences& preferences = {});
 

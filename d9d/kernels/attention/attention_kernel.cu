@@ -1,4 +1,5 @@
-// Formula: offsets[i, n] = cu_seqlens[n] * strides[i], lengths[n] = cu_seqlens[n + 1] - cu_seqlens[n];
+// Formula: offsets[i, n] = cu_seqlens[n] * strides[i], lengths[n] = cu_seqlens[n + 1] - cu_seqlens[n], or 0 if
+//          other_cu_seqlens[n + 1] = other_cu_seqlens[n];
 //          partial[c, h] = sum over rows of exp(sinks[h] - logsumexp) * (grad_logsumexp - sum_d out * grad_out);
 //          out = sum over parts p of exp(logsumexp_p - logsumexp) * out_p.
 // Legend:  n sequence, i tensor, h head, c chunk of rows, d feature.
@@ -21,11 +22,14 @@ __global__ void __launch_bounds__(kBlock) packed_offsets(const PackedOffsetsArgs
   pdl_wait_and_trigger();
   const std::int64_t n = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
   if (n > args.num_offered) return;
-  const auto begin_of = [&](std::int64_t sequence) {
-    return args.cu_seqlens[sequence < args.num_sequences ? sequence : args.num_sequences];
+  const auto begin_of = [&](const std::int32_t* cu_seqlens, std::int64_t sequence) {
+    return cu_seqlens[sequence < args.num_sequences ? sequence : args.num_sequences];
   };
-  const std::int32_t begin = begin_of(n);
-  if (n < args.num_offered) args.lengths[n] = begin_of(n + 1) - begin;
+  const auto length_of = [&](const std::int32_t* cu_seqlens) {
+    return begin_of(cu_seqlens, n + 1) - begin_of(cu_seqlens, n);
+  };
+  const std::int32_t begin = begin_of(args.cu_seqlens, n);
+  if (n < args.num_offered) args.lengths[n] = length_of(args.other_cu_seqlens) == 0 ? 0 : length_of(args.cu_seqlens);
 #pragma unroll
   for (int i = 0; i < PackedOffsetsArgs::kMaxTensors; ++i)
     if (i < args.num_tensors) args.offsets[i * (args.num_offered + 1) + n] = begin * args.strides[i];

@@ -12,11 +12,13 @@ struct CUstream_st;
 
 namespace d9d::kernels::detail {
 
-// Computes where the sequences of packed tensors begin, for cuDNN: lengths[n] = cu_seqlens[n + 1] - cu_seqlens[n], and
-// offsets[i][n] = cu_seqlens[n] * strides[i] with n up to num_offered. Sequences from num_sequences on are empty.
+// Computes where the sequences of packed tensors begin, for cuDNN: lengths[n] = cu_seqlens[n + 1] - cu_seqlens[n], or 0
+// for a sequence that is empty in other_cu_seqlens, and offsets[i][n] = cu_seqlens[n] * strides[i] with n up to
+// num_offered. Sequences from num_sequences on are empty.
 struct PackedOffsetsArgs {
   static constexpr int kMaxTensors = 6;
-  const std::int32_t* cu_seqlens = nullptr;  // [num_sequences + 1]
+  const std::int32_t* cu_seqlens = nullptr;        // [num_sequences + 1]
+  const std::int32_t* other_cu_seqlens = nullptr;  // [num_sequences + 1]
   std::int64_t num_sequences = 0;
   std::int64_t num_offered = 0;     // sequences of the results, at least num_sequences
   std::int32_t* lengths = nullptr;  // [num_offered]

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
@@ -16,6 +17,8 @@
 
 namespace d9d::kernels::detail {
 namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 const CudnnGraph& cudnn() {
   static const CudnnGraph graph = reinterpret_cast<GetCudnnGraph>(cudnn_library_symbol("d9d_cudnn_graph"))();
@@ -64,15 +67,18 @@ struct OffsetsOf {
   std::int64_t stride;
 };
 
-// Computes the lengths of the sequences that cu_seqlens bounds, and where they begin in each of some tensors.
-void add_offsets(Prepared& call, const at::Tensor& cu_seqlens, CudnnTensor lengths,
+// Computes the lengths of the sequences that cu_seqlens bounds, and where they begin in each of some tensors. Those
+// without positions in other_cu_seqlens, if that is defined, get the length 0.
+void add_offsets(Prepared& call, const at::Tensor& cu_seqlens, const at::Tensor& other_cu_seqlens, CudnnTensor lengths,
                  const std::vector<OffsetsOf>& tensors) {
   const std::int64_t num_sequences = call.key.num_sequences;
   const at::Tensor counts = at::empty({num_sequences}, cu_seqlens.options().dtype(at::kInt));
   const at::Tensor offsets = at::empty({std::ssize(tensors), num_sequences + 1}, cu_seqlens.options().dtype(at::kLong));
   call.lengths_and_offsets.insert(call.lengths_and_offsets.end(), {counts, offsets});
   const at::Tensor begins = cu_seqlens.contiguous();
+  const at::Tensor others = other_cu_seqlens.defined() ? other_cu_seqlens.contiguous() : begins;
   PackedOffsetsArgs args{.cu_seqlens = begins.const_data_ptr<std::int32_t>(),
+                         .other_cu_seqlens = others.const_data_ptr<std::int32_t>(),
                          .num_sequences = cu_seqlens.numel() - 1,
                          .num_offered = num_sequences,
                          .lengths = counts.mutable_data_ptr<std::int32_t>(),
@@ -95,11 +101,11 @@ void add_offsets(Prepared& call, const FusedTensors& tensors) {
                                           {CudnnTensor::kValueOffsets, key.value.position},
                                           {CudnnTensor::kGradKeyOffsets, key.num_kv_heads * key.num_features}};
   if (key.has_own_keys) {
-    add_offsets(call, tensors.key_cu_seqlens, CudnnTensor::kKeyLengths, of_keys);
+    add_offsets(call, tensors.key_cu_seqlens, at::Tensor(), CudnnTensor::kKeyLengths, of_keys);
   } else {
     of_queries.insert(of_queries.end(), of_keys.begin(), of_keys.end());
   }
-  add_offsets(call, tensors.cu_seqlens, CudnnTensor::kLengths, of_queries);
+  add_offsets(call, tensors.cu_seqlens, tensors.key_cu_seqlens, CudnnTensor::kLengths, of_queries);
 }
 
 // Prepares the inputs that both passes have; the key is that of the forward pass.
@@ -223,6 +229,14 @@ FusedForward cudnn_forward(const FusedTensors& tensors, const at::Tensor& sinks,
     call.key.has_sinks = true;
     pointer(call.pointers, CudnnTensor::kSinks) = float_sinks.mutable_data_ptr();
   }
+  if (may_see_nothing(tensors, how)) {  // queries that cuDNN leaves out
+    result.out.zero_();
+    if (sinks.defined()) {
+      result.logsumexp.copy_(float_sinks.view({1, -1, 1}));
+    } else {
+      result.logsumexp.fill_(-kInfinity);
+    }
+  }
   pointer(call.pointers, CudnnTensor::kOut) = result.out.mutable_data_ptr();
   pointer(call.pointers, CudnnTensor::kLogsumexp) = result.logsumexp.mutable_data_ptr();
   run(call);
@@ -244,6 +258,7 @@ FusedGradients cudnn_backward(const at::Tensor& grad_out, const FusedTensors& te
       .query = empty_like(call.query),
       .key = empty_like(call.key_heads),
       .value = empty_behind_columns(call.value, columns_before_grad_value(call), /*num_column_dims=*/2)};
+  if (may_see_nothing(tensors, how)) result.query.zero_();
   pointer(call.pointers, CudnnTensor::kOut) = const_cast<void*>(out.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kLogsumexp) = const_cast<void*>(logsumexp.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kGradOut) = const_cast<void*>(grad.const_data_ptr());

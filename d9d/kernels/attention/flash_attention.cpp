@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include <ATen/ATen.h>
 
@@ -6,6 +7,8 @@
 
 namespace d9d::kernels::detail {
 namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // The kernels take [B, S, H, D], and packed sequences as [positions, H, D].
 at::Tensor rows(const at::Tensor& heads, const FusedTensors& tensors) {
@@ -41,6 +44,8 @@ FusedForward flash_forward(const FusedTensors& tensors, const FusedCall& call) {
       max_keys(tensors, call), /*dropout_p=*/0.0, is_plain_causal(call), /*return_debug_mask=*/false, call.scale,
       call.left, call.right, if_defined(tensors.key_lengths));
   if (!tensors.cu_seqlens.defined()) return {.out = out, .logsumexp = logsumexp};
+  // The kernel's logsumexp is +inf for a query that sees no key.
+  if (may_see_nothing(tensors, call)) logsumexp.masked_fill_(logsumexp == kInfinity, -kInfinity);
   return {.out = out.unsqueeze(0), .logsumexp = logsumexp.unsqueeze(0)};
 }
 

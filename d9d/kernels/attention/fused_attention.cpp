@@ -111,6 +111,15 @@ std::optional<Band> band_of(const SdpaInputs& inputs, const SdpaOptions& options
   return band;
 }
 
+// With packed_keys and a bound each query sees its own key, the last one that it may see, so that none sees nothing.
+Band band_of_packed_keys(const SdpaInputs& inputs, const SdpaOptions& options) {
+  Band band{.num_keys = inputs.key.size(1), .left = options.window_left, .right = options.window_right};
+  if (options.causal) band.right = std::min<std::int64_t>(band.right.value_or(0), 0);
+  if (band.left && *band.left >= inputs.packed_keys->max_length) band.left = std::nullopt;
+  if (band.right && *band.right >= inputs.packed->max_length) band.right = std::nullopt;
+  return band;
+}
+
 FusedSdpaKernel kernel_for(const SdpaInputs& inputs, const detail::FusedTensors& tensors, const detail::FusedCall& call,
                            FusedSdpaKernel wanted) {
   const char* const refusal = detail::cudnn_refusal(tensors, call, inputs.sinks.has_value());
@@ -118,15 +127,6 @@ FusedSdpaKernel kernel_for(const SdpaInputs& inputs, const detail::FusedTensors&
   D9D_CHECK(!call.softcap, ConfigError, "[kernels::fused_attention] expected no softcap but with cuDNN, which ",
             refusal == nullptr ? "is not the kernel asked for" : refusal, ". Use eager_attention.");
   return FusedSdpaKernel::kFlash;
-}
-
-// With packed_keys each query sees its own key, the last one that it may see, so that none sees nothing.
-Band band_of_packed_keys(const SdpaInputs& inputs, const SdpaOptions& options) {
-  Band band{.num_keys = inputs.key.size(1), .left = options.window_left, .right = options.window_right};
-  if (options.causal) band.right = std::min<std::int64_t>(band.right.value_or(0), 0);
-  if (band.left && *band.left >= inputs.packed_keys->max_length) band.left = std::nullopt;
-  if (band.right && *band.right >= inputs.packed->max_length) band.right = std::nullopt;
-  return band;
 }
 
 // Attention to keys that do not fill their room, which only FlashAttention-2 takes.
@@ -144,6 +144,33 @@ SdpaOutput attend_to_rooms(const detail::FusedTensors& tensors, detail::FusedCal
 
 }  // namespace
 
+std::optional<detail::FusedProblem> detail::fused_problem(const SdpaInputs& inputs, const SdpaOptions& options) {
+  D9D_CHECK(!inputs.packed || options.first_query == 0, ConfigError,
+            "[kernels::fused_attention] expected packed sequences from their first query, got first_query = ",
+            options.first_query, ". Pack on one rank.");
+  const auto band = inputs.packed_keys ? band_of_packed_keys(inputs, options) : band_of(inputs, options);
+  if (!band || inputs.query.numel() == 0 || inputs.key.numel() == 0) return std::nullopt;
+  const auto keys = [&](const at::Tensor& x) {
+    return x.size(1) == band->num_keys ? x : x.narrow(1, band->first_key, band->num_keys);
+  };
+  FusedProblem problem{.tensors = {.query = inputs.query,
+                                   .key = keys(inputs.key),
+                                   .value = keys(inputs.value),
+                                   .cu_seqlens = inputs.packed ? inputs.packed->cu_seqlens : at::Tensor()},
+                       .call = {.scale = logit_scale(inputs, options),
+                                .softcap = options.softcap,
+                                .left = band->left,
+                                .right = band->right,
+                                .max_length = inputs.packed ? inputs.packed->max_length : 0},
+                       .first_key = band->first_key};
+  if (inputs.packed_keys) {
+    problem.tensors.key_cu_seqlens = inputs.packed_keys->cu_seqlens;
+    problem.tensors.key_lengths = inputs.packed_keys->lengths;
+    problem.call.max_key_length = inputs.packed_keys->max_length;
+  }
+  return problem;
+}
+
 SdpaOutput fused_attention(const SdpaInputs& inputs, const SdpaOptions& options, FusedSdpaKernel kernel) {
   detail::check_sdpa_shapes("fused_attention", inputs);
   const auto dtype = inputs.query.scalar_type();
@@ -154,28 +181,10 @@ SdpaOutput fused_attention(const SdpaInputs& inputs, const SdpaOptions& options,
             "mask, got ",
             dtype, " ", inputs.query.sizes(), " on ", inputs.query.device(), inputs.mask ? " and a mask" : "",
             ". Use eager_attention.");
-  D9D_CHECK(!inputs.packed || options.first_query == 0, ConfigError,
-            "[kernels::fused_attention] expected packed sequences from their first query, got first_query = ",
-            options.first_query, ". Pack on one rank.");
-  const auto band = inputs.packed_keys ? band_of_packed_keys(inputs, options) : band_of(inputs, options);
-  if (!band || inputs.query.numel() == 0) return eager_attention(inputs, options);
-  const auto keys = [&](const at::Tensor& x) {
-    return x.size(1) == band->num_keys ? x : x.narrow(1, band->first_key, band->num_keys);
-  };
-  detail::FusedTensors tensors{.query = inputs.query,
-                               .key = keys(inputs.key),
-                               .value = keys(inputs.value),
-                               .cu_seqlens = inputs.packed ? inputs.packed->cu_seqlens : at::Tensor()};
-  detail::FusedCall call{.scale = detail::logit_scale(inputs, options),
-                         .softcap = options.softcap,
-                         .left = band->left,
-                         .right = band->right,
-                         .max_length = inputs.packed ? inputs.packed->max_length : 0};
-  if (inputs.packed_keys) {
-    tensors.key_cu_seqlens = inputs.packed_keys->cu_seqlens;
-    tensors.key_lengths = inputs.packed_keys->lengths;
-    call.max_key_length = inputs.packed_keys->max_length;
-  }
+  std::optional<detail::FusedProblem> problem = detail::fused_problem(inputs, options);
+  if (!problem) return eager_attention(inputs, options);
+  detail::FusedTensors& tensors = problem->tensors;
+  const detail::FusedCall& call = problem->call;
   const bool has_rooms = tensors.key_lengths.defined();
   const FusedSdpaKernel chosen = has_rooms ? FusedSdpaKernel::kFlash : kernel_for(inputs, tensors, call, kernel);
   if (inputs.packed || chosen == FusedSdpaKernel::kFlash) {

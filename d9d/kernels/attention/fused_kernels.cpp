@@ -49,7 +49,7 @@ FusedGradients fused_backward(const at::Tensor& grad_out, const at::Tensor& grad
   const auto of_part = [&](const FusedTensors& part, const BackwardInputs& inputs) {
     const FusedTensors own = tensors_for(kernel, part);
     if (kernel == FusedSdpaKernel::kCudnn) return cudnn_backward(inputs.grad_out, own, inputs.forward, call);
-    const FusedForward result{.out = readable(inputs.forward.out), .logsumexp = inputs.forward.logsumexp};
+    const FusedForward result{.out = readable(inputs.forward.out), .logsumexp = inputs.forward.logsumexp.contiguous()};
     const at::Tensor grad = readable(inputs.grad_out);
     if (!inputs.grad_logsumexp.defined()) return flash_backward(grad, own, result, call);
     return flash_backward_with_logsumexp(grad, inputs.grad_logsumexp, own, result, call);

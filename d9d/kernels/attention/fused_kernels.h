@@ -25,9 +25,9 @@ struct FusedCall {
   std::int64_t max_key_length = 0;  // of keys of their own; otherwise 0
 };
 
-// With key_cu_seqlens the last query of each sequence is aligned with the last of its keys, of which it has at least as
-// many. Its keys fill its room, and the rooms the row of keys, unless there are key_lengths, which only flash_forward()
-// takes.
+// With key_cu_seqlens the last query of each sequence is aligned with the last of its keys. It has at least as many of
+// them, or, if no side has a bound, any number. They fill its room, and the rooms the row of keys, unless there are
+// key_lengths, which only flash_forward() takes.
 struct FusedTensors {
   at::Tensor query;                // [B, S, Hq, D]
   at::Tensor key;                  // [B, Skv, Hkv, D]
@@ -37,9 +37,25 @@ struct FusedTensors {
   at::Tensor key_lengths = {};     // [N] int32, or undefined
 };
 
+// What a fused kernel computes of the inputs: the range of keys that some query sees, and the band within it.
+struct FusedProblem {
+  FusedTensors tensors;
+  FusedCall call;
+  std::int64_t first_key = 0;  // of the inputs
+};
+
+// nullopt if there are no queries or no keys, or if a query of dense sequences sees no key: kernels differ in what they
+// return for it. Throws ConfigError for tensors of too many elements, and for packed sequences with a first_query.
+[[nodiscard]] std::optional<FusedProblem> fused_problem(const SdpaInputs& inputs, const SdpaOptions& options);
+
+// Whether packed queries may have no keys of their sequence, which only key_cu_seqlens without lengths or bounds allow.
+[[nodiscard]] inline bool may_see_nothing(const FusedTensors& tensors, const FusedCall& call) {
+  return tensors.key_cu_seqlens.defined() && !tensors.key_lengths.defined() && !call.left && !call.right;
+}
+
 struct FusedForward {
-  at::Tensor out;        // [B, S, Hq, D] contiguous
-  at::Tensor logsumexp;  // [B, Hq, S] float, any strides; queries that see nothing have a value of the kernel's choice
+  at::Tensor out;        // [B, S, Hq, D] contiguous; zeros for queries that see nothing
+  at::Tensor logsumexp;  // [B, Hq, S] float, any strides; -inf for queries that see nothing; with key_lengths +inf
 };
 
 struct FusedGradients {

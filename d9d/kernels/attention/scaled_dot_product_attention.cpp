@@ -108,8 +108,8 @@ SdpaOutput attend(const SdpaInputs& inputs, const SdpaOptions& options, const Sd
                   bool wants_logsumexp) {
   const std::int64_t batch = inputs.query.size(0);
   if (inputs.packed && batch > 1) {  // the cores take one row of sequences
-    const auto in_one_row = [](const at::Tensor& x) { return x.flatten(0, 1).unsqueeze(0); };
-    const at::Tensor query = in_one_row(inputs.query), key = in_one_row(inputs.key), value = in_one_row(inputs.value);
+    const at::Tensor query = detail::in_one_row(inputs.query), key = detail::in_one_row(inputs.key),
+                     value = detail::in_one_row(inputs.value);
     const auto [out, logsumexp] = attend({.query = query,
                                           .key = key,
                                           .value = value,

@@ -54,6 +54,8 @@ void check_sdpa_shapes(const char* core, const SdpaInputs& inputs) {
 
 at::Tensor lengths_of(const PackedKeys& keys) { return keys.lengths.defined() ? keys.lengths : keys.cu_seqlens.diff(); }
 
+at::Tensor in_one_row(const at::Tensor& x) { return x.flatten(0, 1).unsqueeze(0); }
+
 double logit_scale(const SdpaInputs& inputs, const SdpaOptions& options) {
   return options.scale.value_or(1.0 / std::sqrt(static_cast<double>(inputs.query.size(3))));
 }
@@ -106,6 +108,8 @@ SdpaOutput each_sequence(const std::function<SdpaOutput(const SdpaInputs&, const
               "[kernels::attention] expected cu_seqlens of packed_keys without lengths from 0 to the keys = ",
               inputs.key.size(1), ", got ", first, " to ", end, ". Set lengths, or narrow the keys.");
   }
+  const bool takes_fewer = inputs.packed_keys && !inputs.packed_keys->lengths.defined() && !options.causal &&
+                           !options.window_left && !options.window_right;
   std::vector<at::Tensor> outs, logsumexps;
   for (std::int64_t n = 0; n < num_sequences; ++n) {
     const std::int64_t length = begin[n + 1] - begin[n];
@@ -118,10 +122,11 @@ SdpaOutput each_sequence(const std::function<SdpaOutput(const SdpaInputs&, const
       const auto* const room = key_begins.const_data_ptr<std::int32_t>() + n;
       first_key = room[0];
       num_keys = key_lengths.const_data_ptr<std::int32_t>()[n];
-      D9D_CHECK(length <= num_keys && num_keys <= room[1] - room[0] && room[1] <= inputs.key.size(1), ConfigError,
-                "[kernels::attention] expected lengths of packed_keys from the sequence's queries = ", length,
-                " to its room, got ", num_keys, " from ", room[0], " to before ", room[1], " of ", inputs.key.size(1),
-                ". Make the room larger.");
+      D9D_CHECK(
+          num_keys >= (takes_fewer ? 0 : length) && num_keys <= room[1] - room[0] && room[1] <= inputs.key.size(1),
+          ConfigError, "[kernels::attention] expected lengths of packed_keys from ", takes_fewer ? 0 : length,
+          ", for the sequence's queries, to its room, got ", num_keys, " from ", room[0], " to before ", room[1],
+          " of ", inputs.key.size(1), ". Make the room larger.");
     }
     const auto query = inputs.query.narrow(1, begin[n], length);
     const auto key = inputs.key.narrow(1, first_key, num_keys), value = inputs.value.narrow(1, first_key, num_keys);

@@ -86,6 +86,7 @@ namespace detail {
 // Throws ConfigError, naming `core`, unless the shapes fit.
 void check_sdpa_shapes(const char* core, const SdpaInputs& inputs);
 [[nodiscard]] at::Tensor lengths_of(const PackedKeys& keys);  // [N] int32
+[[nodiscard]] at::Tensor in_one_row(const at::Tensor& x);     // [B, S, ..] as [1, B * S, ..]
 [[nodiscard]] double logit_scale(const SdpaInputs& inputs, const SdpaOptions& options);
 // [S, Skv] bool, true where causality, the window or another packed sequence hides the key from the query; undefined if
 // none of these is set.

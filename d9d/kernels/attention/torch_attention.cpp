@@ -192,7 +192,7 @@ at::Tensor torch_attention(const SdpaInputs& inputs, const SdpaOptions& options,
       inputs.query.sizes(), " and key ", inputs.key.sizes(),
       ". Use bf16 and no backend, or more context-parallel ranks.");
   const auto call = make_call(inputs, options);
-  const bool is_free = kernels.empty() || call.query.numel() == 0;
+  const bool is_free = kernels.empty() || call.query.numel() == 0 || call.key.numel() == 0;
   const auto out = is_free ? run_any(call) : run(first_that_takes(call, kernels), call);
   return out.transpose(1, 2).contiguous();
 }

@@ -2,6 +2,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "d9d/base/check.h"
+
 #include "tests/kernels/attention/attention_testing.h"
 #include "tests/kernels/attention/blockwise.h"
 #include "tests/support/tolerances.h"
@@ -21,21 +23,59 @@ std::vector<AttentionCase> cases() {
           {.name = "causal", .options = {.causal = true}, .num_queries = 30, .num_keys = 30},
           {.name = "sinks", .options = {.causal = true}, .has_sinks = true, .num_queries = 30, .num_keys = 30},
           {.name = "softcap", .options = {.causal = true, .softcap = 2.0}, .num_queries = 30, .num_keys = 30},
-          {.name = "one_head", .num_heads = 1, .num_kv_heads = 1, .num_queries = 30, .num_keys = 30}};
+          {.name = "one_head", .num_heads = 1, .num_kv_heads = 1, .num_queries = 30, .num_keys = 30},
+          {.name = "itself", .options = {.causal = true, .window_left = 0}, .num_queries = 30, .num_keys = 30},
+          {.name = "window", .options = {.causal = true, .window_left = 7}, .num_queries = 30, .num_keys = 30},
+          {.name = "wide_window", .options = {.causal = true, .window_left = 20}, .num_queries = 30, .num_keys = 30}};
+}
+
+// Sequences that a bound of blocks cuts, or is at, or which are on one side of it; some are empty.
+std::vector<AttentionCase> packed_cases(int unit) {
+  const std::vector<std::vector<int>> all = {{30 * unit},
+                                             {3 * unit, 0, 20 * unit, 1 * unit, 6 * unit},
+                                             {15 * unit, 14 * unit, unit},
+                                             {0, 0, 16 * unit, 14 * unit}};
+  std::vector<AttentionCase> cases;
+  for (const std::vector<int>& lengths : all) {
+    cases.push_back({.name = "packed_causal", .options = {.causal = true}, .lengths = lengths, .has_sinks = true});
+    cases.push_back({.name = "packed_full", .lengths = lengths});
+    cases.push_back({.name = "packed_softcap", .options = {.causal = true, .softcap = 2.0}, .lengths = lengths});
+  }
+  return cases;
+}
+
+void expect_equals_eager(const AttentionCase& each) {
+  std::vector<at::Tensor> inputs;
+  for (const at::Tensor& input : inputs_of(each, at::kDouble)) inputs.push_back(input.to(at::kDouble));
+  const auto expected = outputs_and_gradients(function_of(each, eager_attention), inputs);
+  const auto actual = outputs_and_gradients(function_of(each, blockwise_attention), inputs);
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const test::Tolerance allowed = test::tolerance("fp64");
+    EXPECT_TRUE(at::allclose(actual[i], expected[i], allowed.value, allowed.value)) << each.name << " result " << i;
+  }
 }
 
 TEST(AttentionBlocks, Merged_equal_attention_to_all_keys) {
-  for (const AttentionCase& each : cases()) {
-    std::vector<at::Tensor> inputs;
-    for (const at::Tensor& input : inputs_of(each, at::kDouble)) inputs.push_back(input.to(at::kDouble));
-    const auto expected = outputs_and_gradients(function_of(each, eager_attention), inputs);
-    const auto actual = outputs_and_gradients(function_of(each, blockwise_attention), inputs);
-    ASSERT_EQ(actual.size(), expected.size());
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      const test::Tolerance allowed = test::tolerance("fp64");
-      EXPECT_TRUE(at::allclose(actual[i], expected[i], allowed.value, allowed.value)) << each.name << " result " << i;
-    }
-  }
+  for (const AttentionCase& each : cases()) expect_equals_eager(each);
+}
+
+TEST(AttentionBlocks, Of_packed_sequences_merged_equal_attention_to_all_keys) {
+  for (const AttentionCase& each : packed_cases(1)) expect_equals_eager(each);
+}
+
+TEST(AttentionBlocks, Of_packed_sequences_without_keys_are_nothing) {
+  const at::Tensor query = values({1, 5, 2, 8}, 1, at::kFloat), key = values({1, 4, 2, 8}, 2, at::kFloat);
+  const SdpaInputs inputs{.query = query,
+                          .key = key,
+                          .value = key,
+                          .packed = PackedSequences{at::tensor({0, 3, 3, 5}, at::kInt), 3},
+                          .packed_keys = PackedKeys{at::tensor({0, 0, 2, 4}, at::kInt), {}, 2}};
+  const SdpaOutput result = attend_to_block(inputs, {});
+  EXPECT_EQ(result.out.narrow(1, 0, 3).abs().sum().item<float>(), 0);
+  EXPECT_TRUE(at::isneginf(result.logsumexp.narrow(2, 0, 3)).all().item<bool>());
+  EXPECT_TRUE(result.logsumexp.narrow(2, 3, 2).isfinite().all().item<bool>());
+  EXPECT_THROW((void)attend_to_block(inputs, {.causal = true}), ConfigError);
 }
 
 TEST(AttentionBlocks, That_no_query_sees_leave_the_sink_or_nothing) {
@@ -58,6 +98,27 @@ TEST_F(AttentionBlocksCuda, Merged_equal_attention_to_all_keys) {
             << each.name << ", " << num_features << " features, " << dtype;
       }
     }
+  }
+}
+
+TEST_F(AttentionBlocksCuda, Of_packed_sequences_merged_equal_attention_to_all_keys) {
+  for (AttentionCase each : packed_cases(16)) {
+    for (const std::int64_t num_features : {64, 128, 256}) {
+      if (num_features > 128 && each.options.softcap) continue;
+      each.num_features = num_features;
+      for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+        EXPECT_EQ(attention_testing::error_against_eager(each, dtype, blockwise_attention), "")
+            << each.name << " of " << each.lengths.size() << ", " << num_features << " features, " << dtype;
+      }
+    }
+  }
+}
+
+TEST_F(AttentionBlocksCuda, Of_packed_sequences_merged_equal_attention_to_all_keys_by_FlashAttention) {
+  const attention_testing::Deterministic deterministic;
+  for (const AttentionCase& each : packed_cases(16)) {
+    EXPECT_EQ(attention_testing::error_against_eager(each, at::kBFloat16, blockwise_attention), "")
+        << each.name << " of " << each.lengths.size();
   }
 }
 

@@ -5,7 +5,8 @@
 
 namespace d9d::kernels::attention_testing {
 
-// As a core of error_against_eager(). Takes an even number of keys, as many queries if causal, and sinks.
+// As a core of error_against_eager(). Takes an even number of keys, as many queries if causal, sinks, and packed
+// sequences, or window_left if causal.
 [[nodiscard]] SdpaOutput blockwise_attention(const SdpaInputs& inputs, const SdpaOptions& options);
 
 }  // namespace d9d::kernels::attention_testing

@@ -165,6 +165,23 @@ TEST_P(FusedAttentionCuda, Equals_eager_for_packed_keys_that_fill_their_rooms) {
   }
 }
 
+// As a block of keys has them: of most documents few, or none, whose queries see nothing.
+TEST_P(FusedAttentionCuda, Equals_eager_for_sequences_with_fewer_packed_keys_than_queries) {
+  for (const auto& [lengths, key_lengths] : std::vector<std::pair<std::vector<int>, std::vector<int>>>{
+           {{100, 0, 28}, {0, 40, 20}}, {{1, 200, 3}, {70, 0, 1}}, {{64}, {33}}, {{0, 9}, {300, 0}}}) {
+    for (const std::int64_t num_features : {64, 128, 192}) {
+      for (const bool has_sinks : {false, true}) {
+        const Case each{.lengths = lengths,
+                        .key_lengths = key_lengths,
+                        .has_sinks = has_sinks,
+                        .returns_logsumexp = has_sinks,  // that of a query that sees nothing is finite then
+                        .num_features = num_features};
+        EXPECT_EQ(error_of(each, GetParam()), "") << lengths.size() << " sequences, sinks " << has_sinks;
+      }
+    }
+  }
+}
+
 TEST_P(FusedAttentionCuda, Equals_eager_for_packed_keys_of_all_head_dims_and_counts) {
   for (const std::int64_t num_features : {8, 64, 96, 128, 192}) {
     for (const auto& [num_heads, num_kv_heads] : std::vector<std::pair<int, int>>{{4, 2}, {8, 1}, {3, 3}}) {

@@ -191,6 +191,26 @@ TEST(PackedAttention, With_torch_takes_packed_keys_that_fill_their_rooms) {
   }
 }
 
+// As a block of keys has them, in which some sequences have few positions or none.
+TEST(PackedAttention, Without_causality_takes_fewer_packed_keys_than_queries_or_none) {
+  for (const auto& [num_queries, num_keys] : std::vector<std::pair<std::vector<int>, std::vector<int>>>{
+           {{3, 0, 4}, {0, 2, 1}}, {{5}, {2}}, {{2, 3}, {4, 0}}, {{2, 1}, {0, 0}}}) {
+    const CachedSequences cached = cached_sequences(num_queries, num_keys, at::kDouble, 0);
+    const Tensors inputs(cached.inputs.begin(), cached.inputs.end() - 1);
+    const auto attend_with = [&](const auto& core) {
+      return [&](const Tensors& in) {
+        return Tensors{
+            core({.query = in[0], .key = in[1], .value = in[2], .packed = cached.packed, .packed_keys = cached.keys})};
+      };
+    };
+    const auto expected = [&](const Tensors& in) { return attend_each_alone(in, num_queries, num_keys, {}, false, 0); };
+    const auto eager = attend_with([](const SdpaInputs& all) { return eager_attention(all, {}).out; });
+    const auto torch = attend_with([](const SdpaInputs& all) { return torch_attention(all, {}); });
+    EXPECT_LT(worst_difference(eager, expected, inputs), test::tolerance("fp64").value) << num_keys.front();
+    EXPECT_LT(worst_difference(torch, expected, inputs), test::tolerance("fp64").value) << num_keys.front();
+  }
+}
+
 TEST(PackedAttention, Hides_the_keys_of_other_sequences_that_fill_their_rooms) {
   const CachedSequences cached = cached_sequences({0, 2, 0, 1}, {2, 3, 0, 1}, at::kDouble, 0);
   const SdpaInputs inputs{.query = cached.inputs[0],
