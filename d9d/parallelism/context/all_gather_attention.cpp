@@ -1,11 +1,13 @@
 #include "d9d/parallelism/context/all_gather_attention.h"
 
+#include <optional>
+
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/differentiable.h"
 #include "d9d/modules/tensor_plan.h"
-#include "d9d/parallelism/context/packed_range.h"
+#include "d9d/parallelism/context/packed_rows.h"
 
 namespace d9d {
 namespace {
@@ -32,6 +34,8 @@ at::Tensor AllGatherAttentionContext::attend(const kernels::SdpaInputs& inputs, 
       all_gather_along(at::cat({inputs.key, inputs.value}, kHeads), kPositions, positions_.ranks().lane_communicator());
   const std::vector<at::Tensor> both = positions_.in_order(gathered, kPositions).chunk(2, kHeads);
   const std::int64_t length = gathered.size(kPositions);
+  std::optional<PackedRows> rows;
+  if (inputs.packed) rows.emplace(*inputs.packed, length);
   std::vector<at::Tensor> outputs;
   std::int64_t first = 0;
   for (const FlatRange& range : positions_.ranges(length)) {
@@ -43,9 +47,9 @@ at::Tensor AllGatherAttentionContext::attend(const kernels::SdpaInputs& inputs, 
     const bool is_of_queries = inputs.mask && inputs.mask->size(kMaskQueries) > 1;  // not broadcast over them
     if (is_of_queries) own.mask = inputs.mask->narrow(kMaskQueries, first, range.numel());
     kernels::SdpaOptions here = options;
-    if (inputs.packed) {
-      const PackedSequences of_keys = packed_in_range(*inputs.packed, {.begin = 0, .end = num_keys}, length);
-      own.packed = packed_in_range(*inputs.packed, range, length);
+    if (rows) {
+      const PackedSequences of_keys = rows->in({{.begin = 0, .end = num_keys}});
+      own.packed = rows->in({range});
       own.packed_keys = {.cu_seqlens = of_keys.cu_seqlens, .lengths = {}, .max_length = of_keys.max_length};
     } else {
       here.first_query = options.first_query + range.begin;

@@ -27,7 +27,7 @@ constexpr double kSecondsPerExchange = 20e-6;
 std::optional<std::string> refusal(ContextAttention method, const ContextAttentionCall& call) {
   if (method == ContextAttention::kRing) return call.no_ring.empty() ? std::nullopt : std::optional(call.no_ring);
   if (method == ContextAttention::kGathered) {
-    const bool looks_ahead = call.is_packed && call.has_window && !call.is_causal;
+    const bool looks_ahead = call.longest_packed && call.window && !call.is_causal;
     return looks_ahead ? std::optional("takes no packed sequences with a window of attention that is not causal")
                        : std::nullopt;
   }
@@ -35,6 +35,13 @@ std::optional<std::string> refusal(ContextAttention method, const ContextAttenti
   if (ranks_divide_heads(call.num_ranks, call.num_heads, call.num_kv_heads)) return std::nullopt;
   return cat("gives ", call.num_ranks, " ranks no equal shares of ", call.num_heads, " heads of queries and ",
              call.num_kv_heads, " of keys");
+}
+
+// The keys that a query sees, on average, at most.
+double num_seen(const ContextAttentionCall& call) {
+  const std::int64_t length = std::min(call.num_positions, call.longest_packed.value_or(call.num_positions));
+  const auto seen = static_cast<double>(std::min(length, call.window.value_or(length)));
+  return call.is_causal ? seen - seen * seen / (2 * static_cast<double>(length)) : seen;
 }
 
 // Seconds that attention waits for other ranks in a forward pass. A backward pass moves as much.
@@ -53,7 +60,7 @@ double exposed_seconds(ContextAttention method, const ContextAttentionCall& call
   if (method == ContextAttention::kGathered) {
     return kSecondsPerExchange + moves + 2 * bytes / kMemoryBytesPerSecond;  // parts are put in order
   }
-  const double pairs = positions * static_cast<double>(call.num_positions) / (call.is_causal ? 2 : 1);
+  const double pairs = positions * num_seen(call);
   const double computes = 4 * heads * static_cast<double>(call.num_features) * pairs / ranks / kFlopsPerSecond;
   return (ranks - 1) * kSecondsPerExchange + std::max(0.0, moves - of_others * computes);
 }
@@ -74,17 +81,21 @@ std::string names_of(const std::vector<ContextAttention>& methods) {
 
 ContextAttentionCall context_attention_call(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options,
                                             std::int64_t num_ranks) {
-  return {.num_ranks = num_ranks,
-          .batch = inputs.query.size(0),
-          .num_positions = inputs.query.size(1) * num_ranks,
-          .num_heads = inputs.query.size(2),
-          .num_kv_heads = inputs.key.size(2),
-          .num_features = inputs.query.size(3),
-          .element_bytes = static_cast<std::int64_t>(inputs.query.element_size()),
-          .is_causal = options.causal,
-          .has_mask = inputs.mask.has_value(),
-          .has_window = options.window_left || options.window_right,
-          .is_packed = inputs.packed.has_value()};
+  ContextAttentionCall call{.num_ranks = num_ranks,
+                            .batch = inputs.query.size(0),
+                            .num_positions = inputs.query.size(1) * num_ranks,
+                            .num_heads = inputs.query.size(2),
+                            .num_kv_heads = inputs.key.size(2),
+                            .num_features = inputs.query.size(3),
+                            .element_bytes = static_cast<std::int64_t>(inputs.query.element_size()),
+                            .is_causal = options.causal,
+                            .has_mask = inputs.mask.has_value()};
+  if (options.window_left || options.window_right) {
+    call.window = options.window_left.value_or(call.num_positions) + 1 +
+                  (options.causal ? 0 : options.window_right.value_or(call.num_positions));
+  }
+  if (inputs.packed) call.longest_packed = inputs.packed->max_length;
+  return call;
 }
 
 ContextAttentionChoice choose_context_attention(const ContextAttentionCall& call, ContextAttention configured) {
@@ -95,10 +106,6 @@ ContextAttentionChoice choose_context_attention(const ContextAttentionCall& call
     D9D_CHECK(!reason, ConfigError, "[parallelism::context] expected model_provider.context_parallel.attention to be ",
               names_of(methods), " here, got ", enum_name(configured), ", which ", *reason, ". Change it.");
     return {.method = configured, .why = "it is configured"};
-  }
-  if ((call.has_window || call.is_packed) && !refusal(ContextAttention::kHeads, call)) {
-    return {.method = ContextAttention::kHeads,
-            .why = cat(call.is_packed ? "packed sequences" : "windows", " want all positions of some heads")};
   }
   ContextAttention best = methods.front();
   for (const ContextAttention method : methods) {

@@ -3,12 +3,13 @@
 //
 // Example
 //   const auto choice = choose_context_attention({.num_ranks = 4, .num_positions = 8192, .num_heads = 32,
-//                                                 .num_kv_heads = 8, .num_features = 128, .has_window = true});
-//   choice.method   // ContextAttention::kHeads
-//   choice.why      // "windows want all positions of some heads"
+//                                                 .num_kv_heads = 8, .num_features = 128, .window = 1024});
+//   choice.method   // ContextAttention::kRing
+//   choice.why      // "it waits for other ranks for the least time, 88 us"
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "d9d/kernels/attention/sdpa.h"
@@ -26,9 +27,9 @@ struct ContextAttentionCall {
   std::int64_t element_bytes = 2;
   bool is_causal = true;
   bool has_mask = false;
-  bool has_window = false;
-  bool is_packed = false;
-  std::string no_ring = {};  // why the ring does not take the call; empty if it does
+  std::optional<std::int64_t> window = {};          // the keys that it shows a query
+  std::optional<std::int64_t> longest_packed = {};  // of packed sequences, the most positions that one may have
+  std::string no_ring = {};                         // why the ring does not take the call; empty if it does
 };
 
 // The call with query, key and value [B, S / W, H, D] of one of num_ranks ranks.

@@ -11,6 +11,7 @@
 #include "d9d/core/autograd/checkpoint.h"
 #include "d9d/kernels/common/first_order.h"
 #include "d9d/modules/tensor_plan.h"
+#include "d9d/parallelism/context/packed_rows.h"
 
 namespace d9d {
 namespace {
@@ -24,34 +25,83 @@ using torch::autograd::variable_list;
 constexpr std::int64_t kQueriesOfLogsumexp = 2;    // dim of [B, Hq, S]
 constexpr int kSavedOutput = 4, kSavedOthers = 6;  // of saved variables
 
+// What a call of kernels computes: a block, the packed sequences in it, and the options of its pairs.
+struct Block {
+  RingBlock places;
+  SdpaOptions options;
+  std::optional<PackedSequences> packed = std::nullopt;
+  std::optional<PackedKeys> packed_keys = std::nullopt;
+};
+
 struct Ring final : torch::CustomClassHolder {
-  Ring(SdpaOptions options_, kernels::SdpaPreferences preferences_, PositionCut positions_,
-       std::shared_ptr<const PeerBlockExchange> exchange_)
+  Ring(SdpaOptions options_, kernels::SdpaPreferences preferences_, std::optional<PackedRows> rows_,
+       PositionCut positions_, std::shared_ptr<const PeerBlockExchange> exchange_)
       : options(options_),
         preferences(std::move(preferences_)),
+        rows(std::move(rows_)),
         positions(std::move(positions_)),
-        exchange(std::move(exchange_)) {}
+        exchange(std::move(exchange_)),
+        blocks_(static_cast<std::size_t>(positions.num_ranks())) {}
 
-  [[nodiscard]] std::vector<RingBlock> blocks(const at::Tensor& query, std::int64_t rank_of_keys) const {
-    const DeviceMesh ranks = positions.ranks();
-    return ring_blocks(positions, query.size(kPositions) * ranks.num_ranks(), ranks.index(), rank_of_keys,
-                       options.causal);
+  // Made once: backward has those of forward, unless a recomputation finds the result kept.
+  [[nodiscard]] const std::vector<Block>& blocks(const at::Tensor& query, std::int64_t rank_of_keys) {
+    std::optional<std::vector<Block>>& found = blocks_[static_cast<std::size_t>(rank_of_keys)];
+    if (!found) found = made_blocks(query.size(kPositions) * positions.num_ranks(), rank_of_keys);
+    return *found;
   }
   // With one other rank its keys and values are few beside the rank's activations, and backward need not wait for them.
   // A recomputation that finds the result kept does not meet them.
   [[nodiscard]] bool keeps_others() const { return positions.num_ranks() == 2 && !keeps_result; }
-  [[nodiscard]] SdpaOptions options_of(const RingBlock& block) const {
-    SdpaOptions how = options;
-    how.causal = block.is_causal;
-    return how;
-  }
 
   SdpaOptions options;
   kernels::SdpaPreferences preferences;
+  std::optional<PackedRows> rows;  // of packed sequences
   PositionCut positions;
   std::shared_ptr<const PeerBlockExchange> exchange;
   const bool keeps_result = keeps_results();
+
+ private:
+  [[nodiscard]] std::vector<Block> made_blocks(std::int64_t length, std::int64_t rank_of_keys) const;
+
+  std::vector<std::optional<std::vector<Block>>> blocks_;  // by the rank of keys
 };
+
+// The positions of the sequence that are at `places` of a rank with the positions `ranges`.
+std::vector<FlatRange> positions_at(const std::vector<FlatRange>& ranges, const FlatRange& places) {
+  std::vector<FlatRange> result;
+  std::int64_t first = 0;
+  for (const FlatRange& range : ranges) {
+    const std::int64_t begin = std::max(first, places.begin), end = std::min(first + range.numel(), places.end);
+    if (begin < end) result.push_back({range.begin + begin - first, range.begin + end - first});
+    first += range.numel();
+  }
+  return result;
+}
+
+// Each packed sequence has its queries and its keys of the block. If it is causal, a sequence with both has all of the
+// rank's positions in it that are before its last query: so in the rank's own block they are causal as on one rank, and
+// in others the queries see all keys.
+std::vector<Block> Ring::made_blocks(std::int64_t length, std::int64_t rank_of_keys) const {
+  const std::int64_t rank = positions.ranks().index();
+  std::vector<Block> result;
+  for (const RingBlock& places : ring_blocks(positions, length, rank, rank_of_keys, options)) {
+    Block block{.places = places, .options = options};
+    block.options.causal = places.is_causal;
+    if (options.window_left) block.options.first_query = places.distance;
+    if (rows) {
+      const auto in_block = [&](std::int64_t each, const FlatRange& range) {
+        return rows->in(positions_at(positions.ranges(length, each), range));
+      };
+      block.packed = in_block(rank, places.queries);
+      if (rank_of_keys != rank) {
+        const PackedSequences keys = in_block(rank_of_keys, places.keys);
+        block.packed_keys = {.cu_seqlens = keys.cu_seqlens, .lengths = {}, .max_length = keys.max_length};
+      }
+    }
+    result.push_back(std::move(block));
+  }
+  return result;
+}
 
 at::Tensor part(const at::Tensor& x, const FlatRange& range, std::int64_t dim = kPositions) {
   return range.numel() == x.size(dim) ? x : x.narrow(dim, range.begin, range.numel());
@@ -92,6 +142,19 @@ class RangeSum {
   at::Tensor sum_;  // of range_
 };
 
+// The tensors of a block, to which its inputs refer.
+struct BlockTensors {
+  BlockTensors(const at::Tensor& query_, const PeerBlockExchange::Tensors& theirs, const Block& block)
+      : query(part(query_, block.places.queries)),
+        key(part(theirs[0], block.places.keys)),
+        value(part(theirs[1], block.places.keys)) {}
+  [[nodiscard]] SdpaInputs inputs(const Block& block) const {
+    return {.query = query, .key = key, .value = value, .packed = block.packed, .packed_keys = block.packed_keys};
+  }
+
+  at::Tensor query, key, value;
+};
+
 struct RingAttention : torch::autograd::Function<RingAttention> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
                             const at::Tensor& value, const std::optional<at::Tensor>& sinks,
@@ -100,12 +163,10 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
     const auto attend = [&] {
       std::vector<kernels::SdpaPart> parts;
       ring->exchange->visit({key, value}, [&](std::int64_t rank, const PeerBlockExchange::Tensors& theirs) {
-        for (const RingBlock& block : ring->blocks(query, rank)) {
-          const at::Tensor q = part(query, block.queries), k = part(theirs[0], block.keys),
-                           v = part(theirs[1], block.keys);
-          parts.push_back({.result = kernels::attend_to_block({.query = q, .key = k, .value = v},
-                                                              ring->options_of(block), ring->preferences),
-                           .first_query = block.queries.begin});
+        for (const Block& block : ring->blocks(query, rank)) {
+          const BlockTensors tensors(query, theirs, block);
+          parts.push_back({.result = kernels::attend_to_block(tensors.inputs(block), block.options, ring->preferences),
+                           .first_query = block.places.queries.begin});
         }
         if (ring->keeps_others() && rank != ring->positions.ranks().index()) others = theirs;
       });
@@ -132,18 +193,17 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
     RangeSum grad_query(query.size(kPositions));
     const auto gradients_of = [&](std::int64_t rank, const PeerBlockExchange::Tensors& theirs) {
       RangeSum grad_key(key.size(kPositions)), grad_value(key.size(kPositions));
-      for (const RingBlock& block : ring->blocks(query, rank)) {
-        const at::Tensor q = part(query, block.queries), k = part(theirs[0], block.keys),
-                         v = part(theirs[1], block.keys);
-        const SdpaOutput of_queries{.out = part(merged.out, block.queries),
-                                    .logsumexp = part(merged.logsumexp, block.queries, kQueriesOfLogsumexp)};
-        kernels::SdpaGradients found =
-            kernels::block_gradients(part(grad_out, block.queries), {.query = q, .key = k, .value = v}, of_queries,
-                                     ring->options_of(block), ring->preferences);
+      for (const Block& block : ring->blocks(query, rank)) {
+        const BlockTensors tensors(query, theirs, block);
+        const auto& [queries, keys, is_causal, distance] = block.places;
+        const SdpaOutput of_queries{.out = part(merged.out, queries),
+                                    .logsumexp = part(merged.logsumexp, queries, kQueriesOfLogsumexp)};
+        kernels::SdpaGradients found = kernels::block_gradients(part(grad_out, queries), tensors.inputs(block),
+                                                                of_queries, block.options, ring->preferences);
         if (adds_in_float) found.query = found.query.to(at::promote_types(found.query.scalar_type(), at::kFloat));
-        grad_query.add(found.query, block.queries);
-        grad_key.add(found.key, block.keys);
-        grad_value.add(found.value, block.keys);
+        grad_query.add(found.query, queries);
+        grad_key.add(found.key, keys);
+        grad_value.add(found.value, keys);
       }
       return PeerBlockExchange::Tensors{grad_key.whole(key), grad_value.whole(value)};
     };
@@ -162,12 +222,39 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
   }
 };
 
+// A window sees across the positions between two ranges of a rank, so each pair of ranges is a block of its own.
+std::vector<RingBlock> windowed_blocks(const std::vector<FlatRange>& queries, const std::vector<FlatRange>& keys,
+                                       std::int64_t window) {
+  std::vector<RingBlock> blocks;
+  std::int64_t first_query = 0;
+  for (const FlatRange& of_queries : queries) {
+    std::int64_t first_key = 0;
+    for (const FlatRange& of_keys : keys) {
+      const bool is_causal = of_queries == of_keys;
+      // The positions whose window reaches the last key, and those that the window of the first query reaches.
+      const FlatRange seeing{of_queries.begin,
+                             is_causal ? of_queries.end : std::min(of_queries.end, of_keys.end + window)};
+      const FlatRange seen{is_causal ? of_keys.begin : std::max(of_keys.begin, of_queries.begin - window), of_keys.end};
+      if ((is_causal || of_keys.begin < of_queries.begin) && seeing.numel() > 0) {
+        blocks.push_back({.queries = {first_query, first_query + seeing.numel()},
+                          .keys = {first_key + seen.begin - of_keys.begin, first_key + of_keys.numel()},
+                          .is_causal = is_causal,
+                          .distance = seeing.begin - seen.begin});
+      }
+      first_key += of_keys.numel();
+    }
+    first_query += of_queries.numel();
+  }
+  return blocks;
+}
+
 }  // namespace
 
 std::string ring_refusal(const SdpaInputs& inputs, const SdpaOptions& options, const PositionCut& positions) {
   if (inputs.mask) return "takes no attention mask";
-  if (inputs.packed) return "takes no packed sequences";
-  if (options.window_left || options.window_right) return "takes no windows";
+  const bool has_window = options.window_left || options.window_right;
+  if (has_window && inputs.packed) return "takes no windows of packed sequences";
+  if (has_window && (!options.causal || options.window_right)) return "takes windows of causal attention only";
   const std::int64_t length = inputs.query.size(kPositions) * positions.num_ranks();
   for (std::int64_t rank = 0; rank < positions.num_ranks(); ++rank) {
     if (std::ranges::is_sorted(positions.ranges(length, rank), {}, &FlatRange::begin)) continue;
@@ -181,16 +268,19 @@ at::Tensor ring_attention(const SdpaInputs& inputs, const SdpaOptions& options,
                           const std::shared_ptr<const PeerBlockExchange>& exchange) {
   D9D_ASSERT(ring_refusal(inputs, options, positions).empty() && options.first_query == 0,
              "ring_attention of other inputs");
+  std::optional<PackedRows> rows;
+  if (inputs.packed) rows.emplace(*inputs.packed, inputs.query.size(kPositions) * positions.num_ranks());
   return RingAttention::apply(inputs.query, inputs.key, inputs.value, inputs.sinks,
-                              c10::make_intrusive<Ring>(options, preferences, positions, exchange));
+                              c10::make_intrusive<Ring>(options, preferences, rows, positions, exchange));
 }
 
 std::vector<RingBlock> ring_blocks(const PositionCut& positions, std::int64_t length, std::int64_t rank_of_queries,
-                                   std::int64_t rank_of_keys, bool is_causal) {
+                                   std::int64_t rank_of_keys, const SdpaOptions& options) {
   const std::int64_t here = length / positions.num_ranks();
-  if (!is_causal) return {{.queries = {0, here}, .keys = {0, here}}};
+  if (!options.causal) return {{.queries = {0, here}, .keys = {0, here}}};
   const std::vector<FlatRange> queries = positions.ranges(length, rank_of_queries);
   const std::vector<FlatRange> keys = positions.ranges(length, rank_of_keys);
+  if (options.window_left) return windowed_blocks(queries, keys, *options.window_left);
   if (rank_of_queries == rank_of_keys) return {{.queries = {0, here}, .keys = {0, here}, .is_causal = true}};
   // A range of queries sees the ranges of keys before it. Ranges of queries that see as many are one block.
   std::vector<RingBlock> blocks;

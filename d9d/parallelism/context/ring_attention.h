@@ -2,8 +2,10 @@
 // rank computes with the keys and values of one rank after another while those of the next are copied. Of causal
 // attention it computes only the pairs that see each other, as rectangles without a mask: with the cut of
 // context_parallel_cut() all queries with the first half of an earlier rank's keys, or the second half of its queries
-// with all keys of a later one. Keeps the rank's own keys and values for backward, in which the others pass by again;
-// of two ranks it keeps both.
+// with all keys of a later one. Packed sequences are cut where a rectangle is: at most one of each row reaches into it.
+// With a window the rectangles are those of each range of queries with each of keys, without the positions between which
+// the window lies. Keeps the rank's own keys and values for backward, in which the others pass by again; of two ranks it
+// keeps both.
 #pragma once
 
 #include <memory>
@@ -16,7 +18,7 @@
 
 namespace d9d {
 
-// Why the ring does not take a call: "takes no windows". Empty if it does. The same on all ranks.
+// Why the ring does not take a call: "takes no attention mask". Empty if it does. The same on all ranks.
 [[nodiscard]] std::string ring_refusal(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options,
                                        const PositionCut& positions);
 
@@ -31,12 +33,14 @@ struct RingBlock {
   FlatRange queries;
   FlatRange keys;
   bool is_causal = false;  // the first query sees the first key, the next one more, and so on; otherwise each sees all
+  std::int64_t distance = 0;  // of a window: the position of the first query less that of the first key
   bool operator==(const RingBlock&) const = default;
 };
 
-// Local. The pairs of a sequence of `length` positions that see each other.
+// Local. The pairs of a sequence of `length` positions that see each other, as far as causality and the left side of the
+// window of `options` say. Each query of a block sees a key of it.
 [[nodiscard]] std::vector<RingBlock> ring_blocks(const PositionCut& positions, std::int64_t length,
                                                  std::int64_t rank_of_queries, std::int64_t rank_of_keys,
-                                                 bool is_causal);
+                                                 const kernels::SdpaOptions& options);
 
 }  // namespace d9d

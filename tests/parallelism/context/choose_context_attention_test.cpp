@@ -31,7 +31,18 @@ ContextAttentionCall changed(ContextAttentionCall call, const std::function<void
 // Packed sequences with a window that is not causal.
 ContextAttentionCall looking_ahead(ContextAttentionCall call) {
   call.is_causal = false;
-  call.has_window = call.is_packed = true;
+  call.window = call.longest_packed = 1024;
+  return call;
+}
+
+// On 16 ranks that read each other's memory.
+ContextAttentionCall of_ring(std::int64_t num_positions, std::optional<std::int64_t> window,
+                             std::optional<std::int64_t> longest_packed) {
+  ContextAttentionCall call = of_8b(16);
+  call.no_ring = "";
+  call.num_positions = num_positions;
+  call.window = window;
+  call.longest_packed = longest_packed;
   return call;
 }
 
@@ -56,13 +67,24 @@ TEST(ChooseContextAttention, Takes_the_method_that_moves_least_and_takes_the_cal
                }),
        kGathered},
       {"a mask", changed(of_8b(8), [](auto& call) { call.has_mask = true; }), kGathered},
-      {"a window", changed(of_8b(2), [](auto& call) { call.has_window = true; }), kHeads},
-      {"packed sequences", changed(of_8b(2), [](auto& call) { call.is_packed = true; }), kHeads},
+      {"a window", changed(of_8b(8), [](auto& call) { call.window = 1024; }), kHeads},
+      {"a window and few heads of keys", changed(of_8b(2), [](auto& call) { call.window = 1024; }), kGathered},
+      {"packed sequences", changed(of_8b(8), [](auto& call) { call.longest_packed = 1024; }), kHeads},
       {"packed sequences and ranks that do not divide the heads",
-       changed(of_8b(3), [](auto& call) { call.is_packed = true; }), kGathered},
+       changed(of_8b(3), [](auto& call) { call.longest_packed = 1024; }), kGathered},
+      {"a ring of long packed sequences", of_ring(65536, {}, 32768), kRing},
+      {"a ring of a wide window", of_ring(131072, 32768, {}), kRing},
+      {"a ring that packed sequences leave little to compute with", of_ring(1 << 19, {}, 16), kHeads},
+      {"a ring that a window leaves little to compute with", of_ring(1 << 19, 16, {}), kHeads},
       {"a window of packed sequences that looks ahead", looking_ahead(of_8b()), kHeads},
       {"what no method takes, and gathered keys refuse", looking_ahead(of_8b(3)), kGathered},
-      {"a window and a mask", changed(of_8b(2), [](auto& call) { call.has_window = call.has_mask = true; }), kGathered},
+      {"a window and a mask",
+       changed(of_8b(8),
+               [](auto& call) {
+                 call.window = 1024;
+                 call.has_mask = true;
+               }),
+       kGathered},
   };
   for (const Row& row : table) {
     const ContextAttentionChoice choice = choose_context_attention(row.call);
@@ -89,13 +111,14 @@ TEST(ChooseContextAttention, Refuses_what_is_configured_and_does_not_take_the_ca
               HasSubstr("takes no attention mask"));
   EXPECT_THAT(refusal_of(kGathered, changed(of_8b(2),
                                             [](auto& call) {
-                                              call.is_packed = call.has_window = true;
+                                              call.window = call.longest_packed = 1024;
                                               call.is_causal = false;
                                             })),
               HasSubstr("to be auto or heads here, got gathered, which takes no packed sequences with a window "
                         "of attention that is not causal"));
-  EXPECT_THAT(refusal_of(kRing, changed(of_8b(), [](auto& call) { call.no_ring = "takes no windows"; })),
-              HasSubstr("to be auto or gathered or heads here, got ring, which takes no windows"));
+  EXPECT_THAT(
+      refusal_of(kRing, changed(of_8b(), [](auto& call) { call.no_ring = "takes no windows of packed sequences"; })),
+      HasSubstr("to be auto or gathered or heads here, got ring, which takes no windows of packed sequences"));
   EXPECT_THAT(refusal_of(kGathered, looking_ahead(of_8b())),
               HasSubstr("to be auto or heads here, got gathered, which takes no packed sequences with a window"));
   EXPECT_EQ(choose_context_attention(looking_ahead(of_8b(3)), kRing).method, kGathered);
@@ -110,8 +133,13 @@ TEST(ChooseContextAttention, Reads_a_call) {
   EXPECT_EQ(call.num_kv_heads, 2);
   EXPECT_EQ(call.num_features, 8);
   EXPECT_EQ(call.element_bytes, 4);
-  EXPECT_TRUE(call.has_window);
-  EXPECT_FALSE(call.is_causal || call.has_mask || call.is_packed);
+  EXPECT_EQ(call.window, 3 + 1 + 18);
+  EXPECT_FALSE(call.is_causal || call.has_mask || call.longest_packed);
+  const PackedSequences packed{.cu_seqlens = at::tensor({0, 30, 36}, at::kInt), .max_length = 30};
+  const auto causal = context_attention_call({.query = query, .key = key, .value = key, .packed = packed},
+                                             {.causal = true, .window_left = 3}, 3);
+  EXPECT_EQ(causal.window, 4);
+  EXPECT_EQ(causal.longest_packed, 30);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/blocks/attention/sdpa.h"
-#include "d9d/parallelism/context/packed_range.h"
+#include "d9d/parallelism/context/packed_rows.h"
 #include "d9d/parallelism/context/parallelize_context_parallel.h"
 
 #include "tests/parallelism/one_rank.h"
@@ -56,20 +56,22 @@ std::vector<Lengths> all_lengths() {
   return all;
 }
 
-TEST(PackedRange, Has_the_positions_of_each_document_that_are_in_it) {
+TEST(PackedRows, Have_the_positions_of_each_document_that_are_in_its_ranges) {
   for (const Lengths& lengths : all_lengths()) {
-    for (const FlatRange& range : std::vector<FlatRange>{{0, 24}, {0, 6}, {6, 18}, {3, 4}, {21, 24}}) {
+    for (const auto& ranges : std::vector<std::vector<FlatRange>>{
+             {{0, 24}}, {{0, 6}}, {{6, 18}}, {{3, 4}}, {{21, 24}}, {{0, 6}, {18, 24}}, {{3, 4}, {6, 7}, {20, 22}}}) {
       Lengths expected;
       std::int64_t position = 0;
       for (const std::int64_t length : lengths) {
         std::int64_t num_in_range = 0;
         for (const std::int64_t end = position + length; position < end; ++position) {
           const std::int64_t in_row = position % kSequence;
-          num_in_range += in_row >= range.begin && in_row < range.end ? 1 : 0;
+          const auto has = [&](const FlatRange& range) { return in_row >= range.begin && in_row < range.end; };
+          num_in_range += std::ranges::any_of(ranges, has) ? 1 : 0;
         }
         expected.push_back(num_in_range);
       }
-      const PackedSequences actual = packed_in_range(packed_of(lengths), range, kSequence);
+      const PackedSequences actual = PackedRows(packed_of(lengths), kSequence).in(ranges);
       EXPECT_TRUE(at::equal(actual.cu_seqlens, packed_of(expected).cu_seqlens)) << actual.cu_seqlens;
       EXPECT_GE(actual.max_length, packed_of(expected).max_length);
     }
@@ -149,7 +151,9 @@ TEST_P(PackedDocuments, Are_each_document_alone) {
   for (const Lengths& lengths : all_lengths()) {
     SCOPED_TRACE(::testing::PrintToString(lengths));
     for (const std::int64_t num_ranks : {2, 3, 4}) {
-      for (const ContextAttention method : {ContextAttention::kGathered, ContextAttention::kAuto}) {
+      for (const ContextAttention method :
+           {ContextAttention::kGathered, ContextAttention::kAuto, ContextAttention::kRing}) {
+        if (method == ContextAttention::kRing && GetParam().parameters.window_left) continue;  // refused
         expect_each_alone(GetParam(), lengths, num_ranks, method);
       }
     }
