@@ -72,7 +72,11 @@ TEST(ContextParallelRing, Trains_as_one_rank_does) {
                   .checkpoints = Checkpoints::kLayers}},
       {.job = {.has_short_sequences = true, .num_sequences = 2},
        .layout = {.mesh = {.tensor_parallel = 2}, .pads = true}},
-      {.job = {.prefers = true, .num_sequences = 2}, .layout = {.mesh = {.data_parallel_shard = 2}}}};
+      {.job = {.prefers = true, .num_sequences = 2}, .layout = {.mesh = {.data_parallel_shard = 2}}},
+      {.job = {.family = kOwnLayers, .own = {.attention = Attention::kWindow}, .num_positions = 24}},
+      {.job = {.family = kOwnLayers, .own = gated, .packs = true, .num_sequences = 2, .num_positions = 24},
+       .layout = {.checkpoints = Checkpoints::kLayers}},
+      {.job = {.has_short_sequences = true, .num_sequences = 2}}};
   for (const LayoutCase& each : cases) {
     for (const std::int64_t num_ranks : {2, 3}) {
       LayoutCase drawn = each;
@@ -97,11 +101,16 @@ TEST(ContextParallelPacks, Train_as_on_one_rank) {
       if (mesh.expert_parallel > 1 && !has_experts(job)) continue;
       LayoutCase drawn{.job = job, .layout = {.mesh = mesh}};
       drawn.job.num_sequences = 2;
-      drawn.job.packs = true;
-      EXPECT_EQ(fault_of(drawn), "") << to_source(drawn);
-      drawn.job.packs = false;
-      drawn.job.has_short_sequences = true;
-      EXPECT_EQ(fault_of(drawn), "") << to_source(drawn);
+      for (const ContextAttention method : {ContextAttention::kAuto, ContextAttention::kRing}) {
+        if (method == ContextAttention::kRing && job.family == kOwnLayers) continue;  // windows of packed documents
+        drawn.layout.context.attention = method;
+        drawn.job.packs = true;
+        drawn.job.has_short_sequences = false;
+        EXPECT_EQ(fault_of(drawn), "") << to_source(drawn);
+        drawn.job.packs = false;
+        drawn.job.has_short_sequences = true;
+        EXPECT_EQ(fault_of(drawn), "") << to_source(drawn);
+      }
     }
   }
 }

@@ -204,8 +204,8 @@ ContextAttention draw_attention(const LayoutJob& job, const Layout& layout) {
                          ranks_divide_heads(num_ranks, job.num_heads / of_rank, job.num_key_heads / of_rank);
   if (has_heads && one_in(2)) return ContextAttention::kHeads;
   const bool is_packed = job.packs || (job.has_short_sequences && !layout.pads);
-  const bool has_ring = !is_packed && (job.family != kOwnLayers || job.own.attention != Attention::kWindow);
-  if (has_ring && one_in(2)) return ContextAttention::kRing;
+  const bool has_window = job.family == kOwnLayers && job.own.attention == Attention::kWindow;
+  if (!(is_packed && has_window) && one_in(2)) return ContextAttention::kRing;
   return any_of<ContextAttention>({ContextAttention::kAuto, ContextAttention::kGathered});
 }
 

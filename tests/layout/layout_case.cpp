@@ -138,7 +138,7 @@ class RankJob {
     if (layout_.keeps_master_weights) keep_master_weights(model);
     parallelize(context_, *model, layout_);
     mutate_placements(*model, mutation_);
-    mutate_blocks(*model, mutation_);
+    mutate_blocks(*model, mutation_, phase_.context_parallel_ranks.back() == context_.rank());
     if (plan_ != nullptr) mutate_plan(*model, *plan_);
     model->materialize(at::kCPU);
     model->reset_parameters(/*base_seed=*/11);

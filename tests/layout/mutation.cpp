@@ -218,6 +218,7 @@ constexpr Description kDescriptions[] = {
     {Mutation::kDropoutOfHalf, "dropout_of_half", "the halves of a rank's positions swap their dropout masks"},
     {Mutation::kFirstQueryLate, "first_query_late", "attention believes the queries of a rank later than they are"},
     {Mutation::kBoundaryLate, "boundary_late", "the first of packed documents has a position of the second"},
+    {Mutation::kBoundaryOfRank, "boundary_of_rank", "the last rank of a ring believes the first document longer"},
 };
 
 const Description& description_of(Mutation mutation) { return kDescriptions[static_cast<std::size_t>(mutation)]; }
@@ -243,7 +244,8 @@ class MutatedAttention final : public AttentionContext {
     kernels::SdpaInputs shown = inputs;
     kernels::SdpaOptions how = options;
     if (mutation_ == Mutation::kFirstQueryLate) how.first_query += (inputs.query.size(kPositions) + 1) / 2;
-    if (mutation_ == Mutation::kBoundaryLate && shown.packed) {
+    const bool is_late = mutation_ == Mutation::kBoundaryLate || mutation_ == Mutation::kBoundaryOfRank;
+    if (is_late && shown.packed) {
       shown.packed->cu_seqlens = shown.packed->cu_seqlens.clone();
       shown.packed->cu_seqlens.select(0, 1).add_(1);
       ++shown.packed->max_length;
@@ -324,6 +326,9 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   if (mutation == Mutation::kLocalMicrobatch || mutation == Mutation::kSeedOfRank) return has_dropout(job);
   if (mutation == Mutation::kDropoutOfHalf) return has_context && has_dropout(job);
   if (mutation == Mutation::kBoundaryLate) return job.packs && !job.has_short_sequences;
+  if (mutation == Mutation::kBoundaryOfRank) {
+    return job.packs && !job.has_short_sequences && layout.context.attention == ContextAttention::kRing;
+  }
   const bool is_of_context = mutation == Mutation::kContextSumDropped || mutation == Mutation::kContextOwnKeys ||
                              mutation == Mutation::kPositionsOfNext || mutation == Mutation::kLabelsOfNext ||
                              mutation == Mutation::kFirstQueryLate;
@@ -352,8 +357,9 @@ void mutate_placements(const Module& module, Mutation mutation) {
   }
 }
 
-void mutate_blocks(Module& module, Mutation mutation) {
-  const bool is_of_attention = mutation == Mutation::kFirstQueryLate || mutation == Mutation::kBoundaryLate;
+void mutate_blocks(Module& module, Mutation mutation, bool is_last) {
+  const bool is_of_attention = mutation == Mutation::kFirstQueryLate || mutation == Mutation::kBoundaryLate ||
+                               (mutation == Mutation::kBoundaryOfRank && is_last);
   module.for_each_module([&](const std::string& name, Module& each) {
     auto* const core = dynamic_cast<Sdpa*>(&each);
     if (is_of_attention && core != nullptr) {

@@ -60,6 +60,7 @@ enum class Mutation : std::uint8_t {
   kDropoutOfHalf,      // the halves of the positions that a rank has swap their dropout masks
   kFirstQueryLate,     // attention believes the queries of a context-parallel rank later than they are
   kBoundaryLate,       // the first document of packed ones has the first position of the second
+  kBoundaryOfRank,     // the same on the last context-parallel rank only, which attends by a ring
 };
 [[nodiscard]] const char* name_of(Mutation mutation);
 [[nodiscard]] const char* describe(Mutation mutation);
@@ -86,7 +87,7 @@ struct PhaseOfRank {
 
 // To be called before materialize, of a model with a layout: applies kGradientPlacement and kKeysUnsummed.
 void mutate_placements(const Module& module, Mutation mutation);
-// Likewise kDropoutOfHalf, kFirstQueryLate and kBoundaryLate.
-void mutate_blocks(Module& module, Mutation mutation);
+// Likewise kDropoutOfHalf, kFirstQueryLate, kBoundaryLate and kBoundaryOfRank. is_last: of its context-parallel ranks.
+void mutate_blocks(Module& module, Mutation mutation, bool is_last);
 
 }  // namespace d9d::test
