@@ -48,6 +48,20 @@ def write_tokens(path, case, num_samples):
     path.write_bytes(ids.tobytes())
 
 
+def write_documents(path, case, num_samples, documents):
+    """Documents of random lengths, of which every `documents` fill a sequence. The last token of the vocabulary ends each."""
+    draw, token, ids, end = random.Random(1), 0, array.array("I"), case.vocabulary - 1
+    for _ in range(num_samples):
+        bounds = [0, *sorted(draw.sample(range(1, case.sequence), documents - 1)), case.sequence]
+        for begin, after in zip(bounds, bounds[1:]):
+            for _ in range(begin, after):
+                ids.append(token)
+                token = (token * 5 + draw.randrange(16)) % end
+            ids.append(end)
+    path.write_bytes(ids.tobytes())
+    return {"path": str(path), "end_of_document": end, "view": {"kind": "packed", "buffer_size": documents}}
+
+
 def configuration(case, dtype, folder, options, mesh, global_batch_size):
     """Of qwen3_dense_pretrain, whose files lie in `folder`: tokens.bin, ours.jsonl, export."""
     config = json.loads((REPOSITORY / "examples/qwen3_dense/pretrain/pretrain.json").read_text())
