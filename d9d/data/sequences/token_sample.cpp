@@ -1,6 +1,7 @@
 #include "d9d/data/sequences/token_sample.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <ATen/ATen.h>
 
@@ -46,6 +47,11 @@ PackedSequences boundaries_of(std::span<const TokenSample> samples) {
   std::vector<std::int32_t> ends{0};
   std::int64_t max_length = 0;
   for (const TokenSample& sample : samples) {
+    const std::int64_t total =
+        std::accumulate(sample.packed_lengths.begin(), sample.packed_lengths.end(), std::int64_t{0});
+    D9D_CHECK(total == sample.input_ids.size(0), ConfigError,
+              "[data::collate_fixed] expected packed_lengths that sum to the ", sample.input_ids.size(0),
+              " positions of a sequence, got ", total, ". No document may be in two sequences: end it with its row.");
     for (const std::int64_t length : sample.packed_lengths) {
       ends.push_back(ends.back() + static_cast<std::int32_t>(length));
       max_length = std::max(max_length, length);

@@ -64,7 +64,8 @@ void make_padding(TokenSample& sample);
 [[nodiscard]] TokenSample next_token_sample(const at::Tensor& tokens);
 
 // Stacks sequences of equal length; if they are packed, the batch gets their document boundaries (TokenBatch::packed).
-// Throws ConfigError if there is no sample, if lengths differ, or if only some are packed.
+// Throws ConfigError if there is no sample, if lengths differ, if only some are packed, or if packed_lengths do not sum
+// to the positions.
 [[nodiscard]] TokenBatch collate_fixed(std::span<const TokenSample> samples);
 // The same with each sequence padded at its end to a multiple of `multiple` positions, so that ranks can share it
 // (DeviceMeshParameters::position_divisor()). The padding of a packed sequence is a document.

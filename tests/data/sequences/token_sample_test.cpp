@@ -40,6 +40,12 @@ TEST(CollateFixed, Rejects_sequences_of_different_lengths) {
       ConfigError);
 }
 
+TEST(CollateFixed, Rejects_documents_that_are_not_those_of_their_sequence) {
+  TokenSample packed = next_token_sample(tokens({1, 2, 3, 4}));
+  packed.packed_lengths = {2, 2};
+  EXPECT_THROW((void)collate_fixed(std::vector{packed}), ConfigError);
+}
+
 TEST(CollateFixed, To_a_multiple_has_room_for_all_ranks_that_share_a_sequence) {
   TokenSample packed = next_token_sample(at::arange(6, at::kLong));
   packed.packed_lengths = {3, 2};
