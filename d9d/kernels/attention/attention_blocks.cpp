@@ -139,8 +139,8 @@ SdpaOutput attend_to_block(const SdpaInputs& inputs, const SdpaOptions& options,
     const SdpaOutput result = eager_attention(inputs, options);
     return {.out = result.out, .logsumexp = result.logsumexp.contiguous()};
   }
-  const detail::FusedForward result = detail::fused_forward(
-      fused->problem.tensors, /*sinks=*/{}, fused->problem.call, fused->kernel, inputs.query.requires_grad());
+  const detail::FusedForward result = detail::fused_forward(fused->problem.tensors, /*sinks=*/{}, fused->problem.call,
+                                                            fused->kernel, inputs.query.requires_grad());
   return {.out = result.out, .logsumexp = result.logsumexp.contiguous()};
 }
 

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <bit>
-#include <limits>
 
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
@@ -17,8 +16,6 @@
 
 namespace d9d::kernels::detail {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 const CudnnGraph& cudnn() {
   static const CudnnGraph graph = reinterpret_cast<GetCudnnGraph>(cudnn_library_symbol("d9d_cudnn_graph"))();

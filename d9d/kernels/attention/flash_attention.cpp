@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 
 #include <ATen/ATen.h>
 
@@ -7,8 +6,6 @@
 
 namespace d9d::kernels::detail {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // The kernels take [B, S, H, D], and packed sequences as [positions, H, D].
 at::Tensor rows(const at::Tensor& heads, const FusedTensors& tensors) {

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
@@ -13,8 +12,6 @@
 
 namespace d9d::kernels::detail {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 at::Tensor of_queries(const at::Tensor& sinks, at::ScalarType dtype) { return sinks.to(dtype).view({1, -1, 1}); }
 
