@@ -231,7 +231,7 @@ FusedForward cudnn_forward(const FusedTensors& tensors, const at::Tensor& sinks,
     if (sinks.defined()) {
       result.logsumexp.copy_(float_sinks.view({1, -1, 1}));
     } else {
-      result.logsumexp.fill_(-kInfinity);
+      result.logsumexp.fill_(-kInfiniteLogsumexp);
     }
   }
   pointer(call.pointers, CudnnTensor::kOut) = result.out.mutable_data_ptr();

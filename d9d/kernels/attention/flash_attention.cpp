@@ -42,7 +42,7 @@ FusedForward flash_forward(const FusedTensors& tensors, const FusedCall& call) {
       call.left, call.right, if_defined(tensors.key_lengths));
   if (!tensors.cu_seqlens.defined()) return {.out = out, .logsumexp = logsumexp};
   // The kernel's logsumexp is +inf for a query that sees no key.
-  if (may_see_nothing(tensors, call)) logsumexp.masked_fill_(logsumexp == kInfinity, -kInfinity);
+  if (may_see_nothing(tensors, call)) logsumexp.masked_fill_(logsumexp == kInfiniteLogsumexp, -kInfiniteLogsumexp);
   return {.out = out.unsqueeze(0), .logsumexp = logsumexp.unsqueeze(0)};
 }
 

@@ -45,7 +45,7 @@ at::Tensor by_kernel(const at::Tensor& grad_out, const at::Tensor& grad_logsumex
 void add_sinks(FusedForward& forward, const at::Tensor& sinks) {
   const at::Tensor sink = of_queries(sinks, at::kFloat);
   // The kernel's logsumexp is +inf for a query that sees no key.
-  const at::Tensor keys = forward.logsumexp.masked_fill(forward.logsumexp == kInfinity, -kInfinity);
+  const at::Tensor keys = forward.logsumexp.masked_fill(forward.logsumexp == kInfiniteLogsumexp, -kInfiniteLogsumexp);
   forward.out.mul_((keys - sink).sigmoid().transpose(1, 2).unsqueeze(-1));
   forward.logsumexp = at::logaddexp(keys, sink);
 }

@@ -13,6 +13,8 @@ namespace {
 constexpr std::chrono::seconds kFar{20};  // far more than any of this takes
 
 struct WatchedExchange {
+  static constexpr bool kTakesMeta = false;
+
   WatchedExchange(std::shared_ptr<Communicator> ranks, LinkWatch& watch) : watch_(watch) {
     watch_.add_link(
         this, std::move(ranks), [] {},
