@@ -146,7 +146,7 @@ class StageMeasurement {
   }
 
  private:
-  // Of the stage, without its blocks for exchanges, which its first forward opens.
+  // Without the stage's blocks for exchanges, which its first forward opens.
   [[nodiscard]] std::int64_t live_bytes() const { return meter_.live_bytes() - metered_exchanges(module_, context_); }
   // Returns tensors on the device with the shapes and dtypes of a transfer over `boundary`.
   [[nodiscard]] std::vector<at::Tensor> transferred(StageBoundary boundary) const {

@@ -129,8 +129,8 @@ TEST(RopeTables, Are_rounded_to_the_dtype_at_the_end) {
   EXPECT_TRUE(at::equal(table(at::kBFloat16), table(at::kFloat).to(at::kBFloat16)));
 }
 
-// In float32 an angle of up to 2^20 is a multiple of 2^-4, and a cosine changes no faster than its angle. A position or a
-// frequency in a narrower dtype would be wrong by radians.
+// In float32 an angle of up to 2^20 is a multiple of 2^-4, and a cosine changes no faster than its angle. A position or
+// a frequency in a narrower dtype would be wrong by radians.
 TEST(RopeTables, Of_a_million_positions_err_by_the_rounding_of_angles) {
   constexpr std::int64_t kPositions = 1 << 20, kLast = 4096, kWidth = 16;
   const RopeFrequencies frequencies =

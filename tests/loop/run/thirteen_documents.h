@@ -1,7 +1,7 @@
 // Tokens of 13 documents of 1 to 7 positions, as data of a PipelineJob: five are left after a global batch of eight.
 //
 // Example
-//   train({.mesh = mesh, .data = thirteen_documents(PackedViewConfig{}, ShardIndexingMode::kSequential, 1), .num_steps = 1})
+//   train({.data = thirteen_documents(PackedViewConfig{}, ShardIndexingMode::kSequential, 1), .num_steps = 1})
 #pragma once
 
 #include <filesystem>
