@@ -2,27 +2,16 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
-#include <iterator>
 #include <map>
 #include <set>
 #include <string_view>
 #include <utility>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/byte_size.h"
 
 namespace d9d {
 namespace {
-
-std::string text_of_bytes(std::int64_t bytes) {
-  constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  char text[32];
-  std::snprintf(text, sizeof text, unit == 0 ? "%.0f" : "%.2f", value);
-  return cat(text, " ", kUnits[unit]);
-}
 
 std::int64_t bytes_of(const std::vector<TensorSource>& tensors) {
   std::int64_t bytes = 0;
@@ -81,7 +70,7 @@ std::string tensors_text(const std::vector<TensorSource>& tensors, const std::st
   return lines_of(tensors, indent, [](const TensorSource& tensor, const auto& shown) {
     if (tensor.dtype == at::ScalarType::Undefined) return cat(shown(tensor.name), "  of a dtype that is not built");
     return cat(shown(tensor.name), "  ", tensor.dtype, " ", at::IntArrayRef(tensor.shape), "  ",
-               text_of_bytes(num_bytes(tensor)));
+               byte_size_text(num_bytes(tensor)));
   });
 }
 
@@ -143,8 +132,8 @@ std::string text_of(const MappingReport& report) {
     bytes_out += bytes_of(group.outputs);
   }
   std::string text =
-      cat(counted(report.groups.size(), "group"), ": ", counted(num_inputs, "tensor"), " of ", text_of_bytes(bytes_in),
-          " -> ", counted(num_outputs, "tensor"), " of ", text_of_bytes(bytes_out), "\n", groups_text(report.groups));
+      cat(counted(report.groups.size(), "group"), ": ", counted(num_inputs, "tensor"), " of ", byte_size_text(bytes_in),
+          " -> ", counted(num_outputs, "tensor"), " of ", byte_size_text(bytes_out), "\n", groups_text(report.groups));
   if (!report.unused.empty()) {
     text += cat("\nunused: ", counted(report.unused.size(), "tensor"), "\n", tensors_text(report.unused, "  "));
   }

@@ -11,6 +11,7 @@
 #include <ATen/Parallel.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/byte_size.h"
 #include "d9d/core/launch/launch.h"
 
 #include "tools/plan/job.h"
@@ -26,9 +27,10 @@ constexpr int kError = 1;
 constexpr int kDoesNotFit = 3;
 
 void print_remedies(const Job& job, const PlannedJob& planned, const Options& options) {
-  std::cout << "\nSingle changes that lower what the largest rank needs, " << size_text(most_bytes(planned)) << ":\n";
+  std::cout << "\nSingle changes that lower what the largest rank needs, " << byte_size_text(most_bytes(planned))
+            << ":\n";
   for (const Remedy& remedy : find_remedies(job, planned, options)) {
-    std::cout << "  " << size_text(remedy.bytes) << (remedy.bytes <= *options.memory ? ", fits" : "") << ": ";
+    std::cout << "  " << byte_size_text(remedy.bytes) << (remedy.bytes <= *options.memory ? ", fits" : "") << ": ";
     for (const std::string& override : remedy.overrides) std::cout << override << ' ';
     std::cout << "(" << remedy.note << ")\n";
   }

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/byte_size.h"
 #include "d9d/base/config/record_json.h"
 
 #include "tools/plan/table.h"
@@ -85,12 +86,12 @@ std::string meshes_text(const std::vector<MeshMemory>& meshes, const Options& op
     } else if (options.memory && each.bytes > *options.memory) {
       ++num_too_large;
     } else {
-      text << "  " << size_text(each.bytes)
-           << (options.memory ? cat(", leaves ", size_text(*options.memory - each.bytes)) : "") << ": "
+      text << "  " << byte_size_text(each.bytes)
+           << (options.memory ? cat(", leaves ", byte_size_text(*options.memory - each.bytes)) : "") << ": "
            << keys_of(each.mesh) << '\n';
     }
   }
-  if (num_too_large > 0) text << num_too_large << " do not fit in " << size_text(*options.memory) << ".\n";
+  if (num_too_large > 0) text << num_too_large << " do not fit in " << byte_size_text(*options.memory) << ".\n";
   if (refused != nullptr) {
     text << num_refused << " are refused, such as " << keys_of(refused->mesh) << ": " << refused->refusal << '\n';
   }

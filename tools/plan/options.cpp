@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/byte_size.h"
 
 namespace d9d::plan {
 namespace {
@@ -19,17 +20,11 @@ std::int64_t parse_count(const std::string& option, std::string_view digits, con
 
 std::int64_t parse_size(const std::string& text) {
   constexpr const char* kSize = "--memory SIZE such as 80GiB, at least 1MiB";
-  constexpr std::pair<std::string_view, std::int64_t> kUnits[] = {
-      {"KiB", 1LL << 10}, {"MiB", 1LL << 20}, {"GiB", 1LL << 30}, {"MB", 1000000}, {"GB", 1000000000}};
-  for (const auto& [name, bytes] : kUnits) {
-    if (!text.ends_with(name)) continue;
-    const std::string_view digits = std::string_view(text).substr(0, text.size() - name.size());
-    return parse_count(kSize, digits, text) * bytes;
-  }
-  const std::int64_t bytes = parse_count(kSize, text, text);
-  D9D_CHECK(bytes >= 1 << 20, UsageError, "[plan] expected ", kSize, ", got '", text, "', which is ", bytes,
+  const auto bytes = parse_byte_size(text);
+  D9D_CHECK(bytes && *bytes >= 1, UsageError, "[plan] expected ", kSize, ", got '", text, "'. See --help.");
+  D9D_CHECK(*bytes >= 1 << 20, UsageError, "[plan] expected ", kSize, ", got '", text, "', which is ", *bytes,
             " bytes. Add the unit, as in ", text, "GiB.");
-  return bytes;
+  return *bytes;
 }
 
 Options::Microbatch parse_microbatch(const std::string& text) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/byte_size.h"
 #include "d9d/base/config/record_json.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
 
@@ -26,30 +27,30 @@ std::string ranks_text(const DeviceMeshParameters& mesh, std::int64_t pipeline_r
 Row rank_row(const RankMemory& rank, const DeviceMeshParameters& mesh) {
   return {ranks_text(mesh, rank.pipeline_rank),
           cat(rank.sum_of(&StageMemory::num_parameters)),
-          size_text(rank.sum_of(&StageMemory::parameters)),
-          size_text(rank.sum_of(&StageMemory::optimizer)),
-          size_text(rank.sum_of(&StageMemory::gathered)),
-          size_text(rank.sum_of(&StageMemory::gradients)),
+          byte_size_text(rank.sum_of(&StageMemory::parameters)),
+          byte_size_text(rank.sum_of(&StageMemory::optimizer)),
+          byte_size_text(rank.sum_of(&StageMemory::gathered)),
+          byte_size_text(rank.sum_of(&StageMemory::gradients)),
           "",
           "",
-          size_text(rank.activations()),
-          size_text(rank.messages),
-          size_text(rank.exchanges),
-          size_text(rank.working),
-          size_text(rank.total)};
+          byte_size_text(rank.activations()),
+          byte_size_text(rank.messages),
+          byte_size_text(rank.exchanges),
+          byte_size_text(rank.working),
+          byte_size_text(rank.total)};
 }
 
 Row stage_row(const StageMemory& stage) {
   const bool waits = stage.num_waiting > 0;
   return {cat("  stage ", stage.stage.value),
           cat(stage.num_parameters),
-          size_text(stage.parameters),
-          size_text(stage.optimizer),
-          size_text(stage.gathered),
-          size_text(stage.gradients),
-          cat(size_text(stage.activations), stage.deferred > 0 ? " + " + size_text(stage.deferred) : ""),
+          byte_size_text(stage.parameters),
+          byte_size_text(stage.optimizer),
+          byte_size_text(stage.gathered),
+          byte_size_text(stage.gradients),
+          cat(byte_size_text(stage.activations), stage.deferred > 0 ? " + " + byte_size_text(stage.deferred) : ""),
           cat("x ", stage.num_live, stage.deferred > 0 ? cat(" + ", stage.num_waiting) : ""),
-          size_text(stage.num_live * stage.activations + (waits ? stage.num_waiting * stage.deferred : 0)),
+          byte_size_text(stage.num_live * stage.activations + (waits ? stage.num_waiting * stage.deferred : 0)),
           "",
           "",
           "",
@@ -67,16 +68,6 @@ std::string mesh_text(const DeviceMeshParameters& mesh) {
 
 }  // namespace
 
-std::string size_text(std::int64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto size = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; size >= 1024 && unit + 1 < std::size(kUnits); ++unit) size /= 1024;
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(unit == 0 ? 0 : 2) << size << ' ' << kUnits[unit];
-  return text.str();
-}
-
 std::int64_t most_bytes(const PlannedJob& job) {
   return std::ranges::max_element(job.ranks, {}, &RankMemory::total)->total;
 }
@@ -87,8 +78,8 @@ std::string table_text(const PlannedJob& job, std::optional<std::int64_t> memory
   for (const RankMemory& rank : job.ranks) {
     rows.push_back(rank_row(rank, job.request.mesh));
     const std::int64_t rest = memory.value_or(rank.total) - rank.total;
-    notes.push_back(!memory ? ""
-                            : cat(rest < 0 ? "  does not fit: lacks " : "  fits, leaves ", size_text(std::abs(rest))));
+    notes.push_back(
+        !memory ? "" : cat(rest < 0 ? "  does not fit: lacks " : "  fits, leaves ", byte_size_text(std::abs(rest))));
     for (const StageMemory& stage : rank.stages) {
       rows.push_back(stage_row(stage));
       notes.emplace_back();

@@ -9,9 +9,6 @@
 
 namespace d9d::plan {
 
-// 1536 -> "1.50 KiB".
-[[nodiscard]] std::string size_text(std::int64_t bytes);
-
 // The largest total of a rank.
 [[nodiscard]] std::int64_t most_bytes(const PlannedJob& job);
 
