@@ -5,6 +5,7 @@
 //   const std::int64_t before = allocated.now();
 //   const at::Tensor y = layer(x);
 //   allocated.now() - before;                    // y, and the tensors saved for its backward
+//   allocated.peak() - before;                   // the same, and what layer() needed in between
 #pragma once
 
 #include <cstdint>
@@ -24,12 +25,19 @@ class AllocatedBytes {
   AllocatedBytes(const AllocatedBytes&) = delete;
   AllocatedBytes& operator=(const AllocatedBytes&) = delete;
 
-  // Does not wait for the device.
+  // None of these waits for the device.
   [[nodiscard]] std::int64_t now() const;
+  // The most that now() has been since the last reset_peak(), on a CUDA device of any user, on a CPU of this one or the
+  // construction.
+  [[nodiscard]] std::int64_t peak() const;
+  void reset_peak();
+  // The bytes of all allocations since the construction, released or not.
+  [[nodiscard]] std::int64_t total() const;
 
  private:
   struct OfThread;
   c10::Device device_;
+  std::int64_t total_before_ = 0;        // of a CUDA device, at the construction
   std::unique_ptr<OfThread> of_thread_;  // null unless the device is a CPU
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/grad_mode.h>
 
 #include "d9d/core/device/allocated_bytes.h"
@@ -124,6 +125,11 @@ void measure_bytes(Passes& passes, c10::Device device, StageCosts& costs) {
   costs.deferred_bytes = since_start(Point::kBackwardDone);
 }
 
+// Page-locked host memory in use.
+std::int64_t page_locked_bytes(c10::Device device) {
+  return device.is_cuda() ? at::getHostAllocator(at::kCUDA)->get_stats().active_bytes.current : 0;
+}
+
 }  // namespace
 
 StageCosts measure_stage(PipelineStage& stage, const StageSample& sample) {
@@ -144,6 +150,42 @@ StageCosts measure_stage(PipelineStage& stage, const StageSample& sample) {
                    .backward_weight = split.median_between(Point::kWeight, Point::kWeightDone)};
   measure_bytes(passes, sample.device, costs);
   return costs;
+}
+
+PassCosts measure_pass(PipelineStage& stage, const StageSample& sample, const PassKind& kind) {
+  const at::AutoGradMode with_gradients(true);
+  Passes passes({stage, sample});
+  AllocatedBytes allocated(sample.device);
+  Times times(sample.device);
+  PassCosts most;
+  for (std::int64_t i = -1; i < sample.num_repeats; ++i) {  // i = -1 warms up
+    if (i >= 0) times.begin_pass();
+    std::int64_t before = 0, total_before = 0, host_before = 0;
+    passes.run(kind.is_split, kind.backward_follows, [&](Point point) {
+      if (i < 0) return;
+      if (point == Point::kStart) {
+        allocated.reset_peak();
+        before = allocated.now();
+        total_before = allocated.total();
+        host_before = page_locked_bytes(sample.device);
+      }
+      times.note(point);
+      const auto take = [](double& largest, std::int64_t bytes) {
+        largest = std::max(largest, static_cast<double>(bytes));
+      };
+      if (point == Point::kForwardDone) {
+        take(most.activation_bytes, allocated.now() - before);
+        take(most.host_bytes, page_locked_bytes(sample.device) - host_before);
+        take(most.allocated_bytes, allocated.total() - total_before);
+      }
+      if (point == Point::kBackwardDone && kind.is_split) take(most.deferred_bytes, allocated.now() - before);
+      take(most.peak_bytes, allocated.peak() - before);
+    });
+  }
+  const Point end = kind.is_split ? Point::kWeightDone : Point::kBackwardDone;
+  most.seconds =
+      times.median_between(Point::kForward, Point::kForwardDone) + times.median_between(Point::kBackward, end);
+  return most;
 }
 
 double measure_composed(const SampledStage& forward, const SampledStage& backward, const ComputeStreams* streams) {

@@ -4,6 +4,7 @@
 // Example
 //   const StageCosts costs = measure_stage(stage, {.arrived = transfer, .is_last = false, .device = device});
 //   simulate(program, {.costs = {.stages = {costs}}});
+//   const PassCosts pass = measure_pass(stage, sample, {.is_split = false, .backward_follows = true});
 //   const double together = measure_composed({stage, sample}, {other_stage, sample}, &streams);
 //   const double hidden = costs.forward + other_costs.backward - together;
 //
@@ -38,6 +39,26 @@ struct StageSample {
 // included. deferred_bytes is the memory that the input pass (I) keeps for the weight pass (W) after its gradients were
 // sent.
 [[nodiscard]] StageCosts measure_stage(PipelineStage& stage, const StageSample& sample);
+
+// How a microbatch passes through a stage.
+struct PassKind {
+  bool is_split = false;         // its backward is I and W
+  bool backward_follows = true;  // right after the forward (PipelineStage::forward)
+};
+
+// What one pass of a microbatch costs: its forward and its backward.
+struct PassCosts {
+  double seconds = 0;           // of both
+  double activation_bytes = 0;  // as StageCosts
+  double deferred_bytes = 0;    // likewise; 0 unless it is split
+  double host_bytes = 0;        // page-locked, kept from the forward to the backward; 0 on CPUs
+  double peak_bytes = 0;        // the most at once, without what was there before the pass; at least activation_bytes
+  double allocated_bytes = 0;   // of all tensors that the forward makes, kept or not
+};
+
+// Collective if the stage's forward or backward is. Runs sample.num_repeats passes after one that warms up: seconds are
+// the median, and bytes the most of these passes.
+[[nodiscard]] PassCosts measure_pass(PipelineStage& stage, const StageSample& sample, const PassKind& kind);
 
 struct SampledStage {
   PipelineStage& stage;

@@ -26,6 +26,20 @@ TEST(AllocatedBytes, Are_those_of_tensors_that_live_and_were_made_since) {
   EXPECT_EQ(allocated.now(), 50);
 }
 
+TEST(AllocatedBytes, At_their_peak_and_in_total_include_what_was_released) {
+  AllocatedBytes allocated(at::kCPU);
+  (void)bytes(300);
+  const at::Tensor kept = bytes(50);
+  (void)bytes(100);
+  EXPECT_EQ(allocated.peak(), 300);
+  EXPECT_EQ(allocated.total(), 450);
+  allocated.reset_peak();
+  EXPECT_EQ(allocated.peak(), 50);
+  (void)bytes(20);
+  EXPECT_EQ(allocated.peak(), 70);
+  EXPECT_EQ(allocated.total(), 470);
+}
+
 TEST(AllocatedBytes, Of_an_outer_scope_include_those_of_an_inner_one) {
   const AllocatedBytes outer(at::kCPU);
   const at::Tensor first = bytes(300);

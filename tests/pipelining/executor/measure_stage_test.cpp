@@ -122,6 +122,22 @@ TEST(MeasureStage, Runs_each_pass_as_often_as_asked_once_before_and_once_for_mem
   }
 }
 
+TEST(MeasureStage, A_pass_keeps_what_its_parts_keep_and_needs_more_while_it_runs) {
+  const ToyNetwork network(kShape);
+  ToyStage stage(network, {1});
+  const StageCosts costs = measured(1);
+  for (const bool is_split : {false, true}) {
+    const PassCosts pass =
+        measure_pass(stage, sample_of(network, 1), {.is_split = is_split, .backward_follows = false});
+    EXPECT_GT(pass.seconds, 0);
+    EXPECT_EQ(pass.activation_bytes, costs.activation_bytes);
+    EXPECT_EQ(pass.deferred_bytes, is_split ? costs.deferred_bytes : 0);
+    EXPECT_GT(pass.peak_bytes, pass.activation_bytes);
+    EXPECT_GE(pass.allocated_bytes, pass.activation_bytes);
+    EXPECT_EQ(pass.host_bytes, 0);
+  }
+}
+
 TEST(MeasureStage, A_stage_whose_gradients_cannot_wait_keeps_nothing_from_I_to_W) {
   ToyShape shape = kShape;
   shape.num_frozen = kNumStages;
