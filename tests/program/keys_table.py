@@ -383,6 +383,11 @@ def trainer_rows():
             "tests/internals/grad_sync/bucketed_reduction_test.cpp", "Sums_over_microbatches_and_the_ranks_of_partial_axes"),
         "trainer.timeout.init_timeout": tests("tests/program/layouts_test.py", hangs),
         "trainer.timeout.step_timeout": tests("tests/program/layouts_test.py", hangs),
+        "trainer.memory_budget": Row({"device": "8GiB"}, look=log("trainer.memory_budget: measured within")),
+        "trainer.memory_budget.device": Row("1MiB", look=refused("memory_budget.device of at least"), given={
+            "trainer.memory_budget": {"device": "8GiB"}}),
+        "trainer.memory_budget.host": Row("1GiB", look=log("+ offload"), given={
+            "trainer.memory_budget": {"device": "8GiB"}}),
         "trainer.cuda_graph": Row({}, look=refused("trainer.cuda_graph", "got cpu")),
         "trainer.cuda_graph.num_warm_up_steps": tests(
             graphs, "Runs_a_kind_as_usual_then_captures_it_and_replays_it"),

@@ -22,6 +22,7 @@
 #include "d9d/base/enum_names.h"
 #include "d9d/base/record.h"
 #include "d9d/core/peer_memory/exchange_method.h"
+#include "d9d/loop/config/memory_budget_config.h"
 #include "d9d/loop/config/step_action_period.h"
 #include "d9d/optim/ema.h"
 #include "d9d/pipelining/schedules/pipeline_schedule_config.h"
@@ -357,6 +358,9 @@ struct TrainerConfig {
   std::optional<ProfilingConfig> profiling = {};
   GradientManagerConfig gradient_manager = {};
   TimeoutConfig timeout = {};
+  // What each rank's activations may take, within which layers recompute and offload as little as they can; null: as the
+  // model is built, such as by model_provider.checkpointing.
+  std::optional<MemoryBudgetConfig> memory_budget = {};
   std::optional<CudaGraphConfig> cuda_graph = {};  // null: kernels are launched one by one
   bool detect_non_finite = false;                  // throws in the first module whose output is not finite; slow
   bool refuse_equal_data = true;                   // throws if data-parallel ranks begin with the same samples
@@ -372,8 +376,8 @@ struct TrainerConfig {
         defaulted("exports", &Trainer::exports), required("gradient_clipping", &Trainer::gradient_clipping),
         defaulted("ema", &Trainer::ema), defaulted("evaluation", &Trainer::evaluation),
         defaulted("profiling", &Trainer::profiling), defaulted("gradient_manager", &Trainer::gradient_manager),
-        defaulted("timeout", &Trainer::timeout), defaulted("cuda_graph", &Trainer::cuda_graph),
-        defaulted("detect_non_finite", &Trainer::detect_non_finite),
+        defaulted("timeout", &Trainer::timeout), defaulted("memory_budget", &Trainer::memory_budget),
+        defaulted("cuda_graph", &Trainer::cuda_graph), defaulted("detect_non_finite", &Trainer::detect_non_finite),
         defaulted("refuse_equal_data", &Trainer::refuse_equal_data));
   }
 };

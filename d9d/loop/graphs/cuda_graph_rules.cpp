@@ -20,6 +20,11 @@ void check_cuda_graph(const DistContext& context, const TrainerConfig& config) {
   D9D_CHECK(!config.detect_non_finite, ConfigError,
             "[loop::cuda_graph] expected trainer.detect_non_finite, which waits for the device, without "
             "trainer.cuda_graph. Set the first to false, or the second to null.");
+  const bool offloads = config.memory_budget && config.memory_budget->host.bytes > 0;
+  D9D_CHECK(!offloads, ConfigError,
+            "[loop::cuda_graph] expected trainer.memory_budget.host = 0 with trainer.cuda_graph, which does not copy "
+            "activations to the host, got ",
+            config.memory_budget->host.bytes, " bytes. Set the first to 0, or the second to null.");
   D9D_CHECK(context.device().is_cuda(), ConfigError,
             "[loop::cuda_graph] expected a CUDA device for trainer.cuda_graph, got ", context.device().str(),
             ". Set it to null.");

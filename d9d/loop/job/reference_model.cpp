@@ -75,6 +75,9 @@ void check_reference(const TrainerConfig& config, const AnyTask& task) {
   D9D_CHECK(!std::holds_alternative<AutoScheduleConfig>(config.pipelining.schedule), ConfigError,
             "[loop::reference] expected the name of a schedule as trainer.pipelining.schedule for a task with a "
             "reference model, whose forwards are not measured in this version, got auto. Name one.");
+  D9D_CHECK(!config.memory_budget, ConfigError,
+            "[loop::reference] expected trainer.memory_budget = null for a task with a reference model, whose forwards "
+            "are not measured in this version, got a budget. Set model_provider.checkpointing instead.");
 }
 
 std::optional<ReferenceModel> build_reference(const ReferenceParts& parts, const Module& module) {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <ATen/OpMathType.h>
 
 #include "d9d/base/rounding.h"
 #include "d9d/core/autograd/deferred_gradients.h"
@@ -28,16 +27,6 @@ std::int64_t num_stored(const Module& module) {
   std::int64_t count = 0;
   for (const auto& [name, parameter] : module.named_parameters()) count += parameter->stored().numel();
   return count;
-}
-
-std::int64_t bytes_of_averages(const Module& module) {
-  std::int64_t bytes = 0;
-  for (const auto& [name, parameter] : module.named_parameters()) {
-    if (!parameter->requires_grad()) continue;
-    const auto wide = static_cast<std::int64_t>(elementSize(at::toOpMathType(parameter->stored().scalar_type())));
-    bytes += wide * parameter->stored().numel();
-  }
-  return bytes;
 }
 
 bool splits_backward(const PipelineProgram& program) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <c10/core/CachingDeviceAllocator.h>
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
@@ -16,29 +15,6 @@
 
 namespace d9d {
 namespace {
-
-// Collective. Returns the number of microbatches of this rank in the first step. Throws ConfigError if a rank has none.
-std::int64_t peek(const UnbuiltJob& job) {
-  const MicrobatchPack* const pack = job.packs.peek();
-  const std::int64_t own = pack == nullptr ? 0 : std::ssize(*pack);
-  const DeviceMesh& ranks = job.context.mesh(MeshDomain::kBatch);
-  const std::vector<nlohmann::json> all = all_gather_object(own, ranks);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    D9D_CHECK(all[i].get<std::int64_t>() > 0, ConfigError,
-              "[loop::auto_schedule] expected a microbatch in the first step on every rank, on which its stages are "
-              "measured, got none on rank ",
-              ranks.ranks()[i], ". Name a schedule instead of auto.");
-  }
-  return own;
-}
-
-// Frees the memory that the allocator has cached for dropped stages, and resets its peak statistics.
-void clean_up(c10::Device device) {
-  if (device.is_cpu()) return;
-  c10::DeviceAllocator& allocator = *c10::getDeviceAllocator(device.type());
-  allocator.emptyCache();
-  allocator.resetPeakStats(device.index());
-}
 
 void take_larger(StageCosts& to, const StageCosts& more) {
   for (const auto cost :
@@ -71,14 +47,15 @@ MeasuredPipeline merged(const std::vector<RankMeasurement>& ranks) {
 
 MeasuredPipeline measure_pipeline(const UnbuiltJob& job, const std::set<std::int64_t>& nums_of_stages_per_rank) {
   install_checkpoint_engine();
-  RankMeasurement own{.num_microbatches = peek(job)};
+  RankMeasurement own{.num_microbatches =
+                          num_microbatches_to_measure(job, "auto_schedule", "Name a schedule instead of auto.")};
   const DefaultGenerators generators(job.context.device());
   wait_for_all(job.context);  // ranks may be threads of one process, which share a generator
   std::vector<std::string> refusals;
   std::optional<LayerDistribution> layers;
   for (const std::int64_t v : nums_of_stages_per_rank) {
     try {
-      MeasuredSplit cut(job, v);
+      MeasuredSplit cut(job, StagePlacement::loop(job.context.mesh(MeshDomain::kRegular).axis_size("pp"), v));
       if (const auto refusal = cut.build()) {
         refusals.push_back(*refusal);
         continue;
@@ -90,7 +67,7 @@ MeasuredPipeline measure_pipeline(const UnbuiltJob& job, const std::set<std::int
           cat("while the stages of a cut into ", v, " a rank were measured for trainer.pipelining.schedule = auto"));
       throw;
     }
-    clean_up(job.context.device());
+    forget_measurement(job.context.device());
   }
   wait_for_all(job.context);
   generators.restore();

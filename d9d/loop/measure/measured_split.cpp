@@ -14,15 +14,14 @@
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/checks/rank_consistency.h"
 #include "d9d/loop/job/model_builder.h"
+#include "d9d/loop/measure/optimizer_sizes.h"
 #include "d9d/loop/step/gradient_manager.h"
 #include "d9d/loop/step/local_stages.h"
-#include "d9d/loop/step/training_stage.h"
 #include "d9d/modules/gradient_reduction.h"
 #include "d9d/parallelism/fsdp/fsdp_runtime.h"
 #include "d9d/pipelining/executor/measure_links.h"
-#include "d9d/pipelining/executor/measure_stage.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
-#include "d9d/pipelining/schedules/compute_order.h"
+#include "d9d/pipelining/schedules/pipeline_schedule.h"
 
 namespace d9d {
 namespace {
@@ -63,10 +62,11 @@ class Relay final : public PipelineStage {
   const FreeBytes free_bytes_;
 };
 
-// Returns the bytes that a stage needs at the end of a step: two fp32 moments per trained element and, if FSDP reduces
-// full gradients only with the last microbatch, the gradients of the shards.
-double bytes_of_step_end(Module& stage, std::optional<Dtype> gradient_dtype) {
+// Returns the bytes that a stage needs at the end of a step: two fp32 moments per trained element, averages of the
+// weights, and, if FSDP reduces full gradients only with the last microbatch, the gradients of the shards.
+double bytes_of_step_end(Module& stage, const TrainerConfig& config) {
   constexpr double kOfMoments = 8;
+  std::optional<Dtype> gradient_dtype = config.gradient_manager.grad_dtype;
   bool waits = false;
   for (const auto& reduction : gradient_reductions(stage)) {
     const auto* const fsdp = dynamic_cast<const FsdpRuntime*>(reduction.get());
@@ -74,7 +74,7 @@ double bytes_of_step_end(Module& stage, std::optional<Dtype> gradient_dtype) {
     waits = waits || *fsdp->config().reduce_on_last_microbatch;
     if (fsdp->config().gradient_dtype) gradient_dtype = fsdp->config().gradient_dtype;
   }
-  double bytes = 0;
+  double bytes = config.ema ? static_cast<double>(bytes_of_averages(stage)) : 0;
   for (const auto& [name, parameter] : stage.named_parameters()) {
     if (!parameter->requires_grad()) continue;
     const c10::ScalarType dtype = gradient_dtype_of(parameter->local().scalar_type(), gradient_dtype);
@@ -109,12 +109,32 @@ double measure_overlap(const UnbuiltJob& job, std::vector<TrainingStage>& stages
 
 }  // namespace
 
+std::int64_t num_microbatches_to_measure(const UnbuiltJob& job, std::string_view key, std::string_view remedy) {
+  const MicrobatchPack* const pack = job.packs.peek();
+  const std::int64_t own = pack == nullptr ? 0 : std::ssize(*pack);
+  const DeviceMesh& ranks = job.context.mesh(MeshDomain::kBatch);
+  const std::vector<nlohmann::json> all = all_gather_object(own, ranks);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    D9D_CHECK(all[i].get<std::int64_t>() > 0, ConfigError, "[loop::", key,
+              "] expected a microbatch in the first step on every rank, on which its stages are measured, got none on "
+              "rank ",
+              ranks.ranks()[i], ". ", remedy);
+  }
+  return own;
+}
+
+void forget_measurement(c10::Device device) {
+  if (device.is_cpu()) return;
+  c10::DeviceAllocator& allocator = *c10::getDeviceAllocator(device.type());
+  allocator.emptyCache();
+  allocator.resetPeakStats(device.index());
+}
+
 void wait_for_all(const DistContext& context) { (void)all_gather_object(nullptr, context.mesh(MeshDomain::kBatch)); }
 
-MeasuredSplit::MeasuredSplit(const UnbuiltJob& job, std::int64_t num_stages_per_rank)
+MeasuredSplit::MeasuredSplit(const UnbuiltJob& job, StagePlacement placement)
     : job_(job),
-      num_stages_per_rank_(num_stages_per_rank),
-      placement_(StagePlacement::loop(job.context.mesh(MeshDomain::kRegular).axis_size("pp"), num_stages_per_rank)),
+      placement_(std::move(placement)),
       own_(placement_.stages_of(job.context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))),
       allocated_(job.context.device()) {}
 
@@ -143,7 +163,7 @@ std::optional<std::string> MeasuredSplit::build() {
   return std::nullopt;
 }
 
-void MeasuredSplit::measure(RankMeasurement& measurement) {
+void MeasuredSplit::run_first_microbatch(const std::function<void(const Running&)>& work) {
   const RandomClockPtr clock = share_random_clock(job_.context, *module_, job_.config);
   const MetricMap metrics = job_.task.create_metrics();
   MetricMap loss_means;
@@ -161,7 +181,6 @@ void MeasuredSplit::measure(RankMeasurement& measurement) {
   build();
   clock->microbatch = {.step = static_cast<std::uint64_t>(job_.schedule.current_step()), .number = 0};
   const std::vector<Leaves> arrived = arrivals(*step.pack.front());
-  if (measurement.stages.empty()) measurement.link = measure_link(*step.pack.front());
   const StageJob of_stages{.schedule = job_.schedule, .clock = *clock, .metrics = metrics, .loss_means = loss_means};
   std::vector<TrainingStage> stages;
   std::vector<StageSample> samples;
@@ -173,35 +192,53 @@ void MeasuredSplit::measure(RankMeasurement& measurement) {
                        .device = job_.context.device(),
                        .before_forward = build});
   }
-  std::vector<StageCosts> costs;
-  for (std::size_t i = 0; i < own_.size(); ++i) {
-    wait_for_all(job_.context);  // so that the other ranks compute too while this one measures
-    const double before = free_bytes();
-    costs.push_back(measure_stage(stages[i], samples[i]));
-    held_[i] += before - free_bytes();  // bytes of gradients
-    costs[i].resident_bytes =
-        std::max(0.0, held_[i]) + bytes_of_step_end(*stages_[i], job_.config.gradient_manager.grad_dtype);
-    measurement.stages.push_back({.num_stages = placement_.num_stages(), .stage = own_[i].value, .costs = costs[i]});
-  }
-  if (own_.size() == 2) measurement.composed_overlap = measure_overlap(job_, stages, samples, costs);
-  if (!job_.context.device().is_cpu()) {
-    constexpr double kUsed = 0.9;
-    const double bytes = kUsed * std::accumulate(held_.begin(), held_.end(), free_bytes());
-    measurement.device_bytes = std::min(measurement.device_bytes.value_or(bytes), bytes);
-  }
+  work({.stages = stages, .samples = samples, .microbatch = *step.pack.front()});
   for (const auto& [name, metric] : metrics) metric->reset();
   gradients.abandon();
   wait_for_all(job_.context);  // until then other ranks may read this rank's parameters
   gradients.close();
 }
 
+void MeasuredSplit::measure(RankMeasurement& measurement) {
+  run_first_microbatch([&](const Running& running) {
+    if (measurement.stages.empty()) measurement.link = measure_link(running.microbatch);
+    std::vector<StageCosts> costs;
+    for (std::size_t i = 0; i < own_.size(); ++i) {
+      wait_for_all(job_.context);  // so that the other ranks compute too while this one measures
+      count_gradients(i, [&] { costs.push_back(measure_stage(running.stages[i], running.samples[i])); });
+      costs[i].resident_bytes = resident_bytes(i);
+      measurement.stages.push_back({.num_stages = placement_.num_stages(), .stage = own_[i].value, .costs = costs[i]});
+    }
+    if (own_.size() == 2) {
+      measurement.composed_overlap = measure_overlap(job_, running.stages, running.samples, costs);
+    }
+    if (const auto bytes = usable_bytes()) {
+      measurement.device_bytes = std::min(measurement.device_bytes.value_or(*bytes), *bytes);
+    }
+  });
+}
+
+void MeasuredSplit::count_gradients(std::size_t stage, const std::function<void()>& run) {
+  const double before = free_bytes();
+  run();
+  held_[stage] += before - free_bytes();
+}
+
+double MeasuredSplit::resident_bytes(std::size_t stage) const {
+  return std::max(0.0, held_[stage]) + bytes_of_step_end(*stages_[stage], job_.config);
+}
+
+double MeasuredSplit::held_bytes() const { return std::accumulate(held_.begin(), held_.end(), 0.0); }
+
+std::optional<double> MeasuredSplit::usable_bytes() const {
+  if (job_.context.device().is_cpu()) return std::nullopt;
+  constexpr double kUsed = 0.9;
+  return kUsed * (held_bytes() + free_bytes());
+}
+
 // Runs the forwards of all stages on one microbatch. Returns the inputs that each stage of this rank receives.
 std::vector<MeasuredSplit::Leaves> MeasuredSplit::arrivals(const AnyMicrobatch& microbatch) {
-  const auto place = [per_rank = num_stages_per_rank_](std::int64_t num_ranks) {
-    return StagePlacement::loop(num_ranks, per_rank);
-  };
-  PipelineExecutor executor(job_.context, {.name = "measuring", .placement = place, .order = forward_order},
-                            {.method = job_.config.pipelining.messages});
+  PipelineExecutor executor(job_.context, forwards_on(placement_), {.method = job_.config.pipelining.messages});
   std::vector<Relay> relays;
   for (std::size_t i = 0; i < own_.size(); ++i) {
     relays.emplace_back(microbatch, *model_stages_[i], [this] { return free_bytes(); });

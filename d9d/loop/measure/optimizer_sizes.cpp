@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 
 namespace d9d {
 
@@ -31,6 +32,16 @@ std::int64_t OptimizerSizes::state_bytes(const std::string& name, const Paramete
   std::int64_t bytes = 0;
   for (const auto& [slot, tensor] : optimizer.state_dict()) {
     bytes += static_cast<std::int64_t>(tensor.local.nbytes());
+  }
+  return bytes;
+}
+
+std::int64_t bytes_of_averages(const Module& module) {
+  std::int64_t bytes = 0;
+  for (const auto& [name, parameter] : module.named_parameters()) {
+    if (!parameter->requires_grad()) continue;
+    const auto wide = static_cast<std::int64_t>(elementSize(at::toOpMathType(parameter->stored().scalar_type())));
+    bytes += wide * parameter->stored().numel();
   }
   return bytes;
 }

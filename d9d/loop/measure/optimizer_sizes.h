@@ -39,4 +39,7 @@ class OptimizerSizes {
   std::map<Kind, std::int64_t> of_element_;
 };
 
+// Returns the bytes of averages of the weights of this module (trainer.ema) on this rank.
+[[nodiscard]] std::int64_t bytes_of_averages(const Module& module);
+
 }  // namespace d9d

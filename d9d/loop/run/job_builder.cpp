@@ -4,7 +4,6 @@
 #include <functional>
 #include <utility>
 
-#include "d9d/base/check.h"
 #include "d9d/loop/checks/custom_schedule.h"
 #include "d9d/loop/checks/first_step_checks.h"
 #include "d9d/loop/checks/rank_consistency.h"
@@ -15,6 +14,7 @@
 #include "d9d/loop/job/reference_model.h"
 #include "d9d/loop/language_model/auto_providers.h"
 #include "d9d/loop/measure/auto_schedule.h"
+#include "d9d/loop/measure/memory_budget.h"
 #include "d9d/loop/run/job_tracker.h"
 #include "d9d/loop/run/step_profiler.h"
 #include "d9d/loop/step/local_stages.h"
@@ -40,6 +40,7 @@ void JobBuilder::check(const TrainerConfig& given) {
   context_.set_timeout(std::chrono::seconds(given.timeout.init_timeout));
   check_equal_config(context_, given, settings_of_parts());
   check_cuda_graph(context_, given);
+  check_memory_budget(context_, given);
   check_profiling(given.profiling, context_);
   check_cuda_graph(given, binding_.has_key());
 }
@@ -112,8 +113,10 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
   const TrainerConfig found = with_found_source(context_, given, saved_, parts_.task.reference().has_value());
   packs_->stream().start();  // so that the first step's data is ready when the model is
 
-  const TrainerConfig config =
-      with_chosen_schedule({context_, found, binding_, *packs_, parts_.task, parts_.model, schedule}, saved_);
+  const auto unbuilt = [&](const TrainerConfig& of_job) {
+    return UnbuiltJob{context_, of_job, binding_, *packs_, parts_.task, parts_.model, schedule};
+  };
+  const TrainerConfig config = with_chosen_schedule(unbuilt(found), saved_);
   const nlohmann::json data = binding_.data_hparams();
   nlohmann::json settings = settings_of_parts();
   settings.update(data);
@@ -121,6 +124,7 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
   const PipelineSchedule pipeline = pipeline_of(config);
   const StagePlacement placement = placement_of(pipeline, context_.mesh(MeshDomain::kRegular).axis_size("pp"));
   check_equal_schedule(context_, pipeline.name, placement);
+  const auto budgeted = plans_within_budget(unbuilt(config), pipeline);
 
   const std::function<std::shared_ptr<AnyModelStage>(const PipelineStageInfo&)> initialize =
       [&](const PipelineStageInfo& info) { return binding_.initialize_stage(context_, info); };
@@ -128,6 +132,7 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
                                                saved_ ? StagesOf::kResumedJob : StagesOf::kNewJob);
   std::vector<std::shared_ptr<Module>> stages;
   for (const auto& stage : model_stages) stages.push_back(stage->module);
+  if (budgeted) follow_plans(*budgeted, stages);
   const std::shared_ptr<Module> module = local_stages(stages);
   check_cuda_graph(config, *module);
   if (saved_) {
@@ -183,6 +188,7 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
           .lr_scheduler = std::move(lr_scheduler),
           .rate_picture = std::move(rate_picture),
           .auto_schedule = auto_schedule_of(given),
+          .device_budget = budgeted ? std::optional(budgeted->device_bytes) : std::nullopt,
           .written = written_settings(given, parts_.optimizer, parts_.lr_scheduler, data),
           .hparams = {},
           .tracker_state = nullptr,

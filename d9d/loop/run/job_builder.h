@@ -1,6 +1,6 @@
 // Builds a training job from its parts, in the order of the events of docs/training.md:
 //
-//   configuration -> data -> newest checkpoint -> pipeline schedule -> model -> optimiser
+//   configuration -> data -> newest checkpoint -> pipeline schedule -> plans of activations -> model -> optimiser
 //
 // Example
 //   JobBuilder builder(context, parts, binding);

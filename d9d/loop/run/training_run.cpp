@@ -14,6 +14,7 @@
 #include "d9d/core/device/named_range.h"
 #include "d9d/loop/checkpoint/job_saves.h"
 #include "d9d/loop/checks/first_step_checks.h"
+#include "d9d/loop/run/budget_check.h"
 #include "d9d/loop/run/run_timeouts.h"
 #include "d9d/loop/run/step_log.h"
 #include "d9d/loop/run/step_profiler.h"
@@ -143,7 +144,9 @@ class TrainingRun {
  private:
   StepReport run_whole_step(std::int64_t index) {
     const NamedRange range([&] { return cat("step ", index); });
+    budget_.begin_step();
     StepReport report = run_step();
+    budget_.end_step();
     log_.write(report);
     stop_.take(report.votes.stops, report.votes.signal);
     end_step(report);
@@ -263,6 +266,7 @@ class TrainingRun {
   const InterruptScope interrupt_;
   StopDecision stop_{job_.context, job_.schedule, *job_.stop, "step"};
   RunTimeouts timeouts_{job_.context, job_.config.timeout};
+  BudgetCheck budget_{job_};
   bool was_evaluating_ = false;
   FirstUpdate first_update_;
 };

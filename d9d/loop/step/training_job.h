@@ -75,6 +75,8 @@ struct TrainingJob {
   // The given trainer.pipelining.schedule if it was auto, otherwise null. `config` contains the schedule that was
   // chosen.
   nlohmann::ordered_json auto_schedule = nullptr;
+  // Bytes of trainer.memory_budget.device for this rank; none: no budget.
+  std::optional<std::int64_t> device_budget = {};
   // The configuration of trainer, optimiser, learning-rate schedule and data as the user gave it, for the comparison
   // with a resumed job (warn_of_other_settings).
   nlohmann::ordered_json written = nullptr;

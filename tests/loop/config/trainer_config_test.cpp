@@ -49,7 +49,24 @@ TEST(TrainerConfig, Minimal_record_has_the_documented_defaults) {
   EXPECT_EQ(config.gradient_manager.bucket_size_mb, 32);
   EXPECT_EQ(config.timeout.init_timeout, 10000);
   EXPECT_EQ(config.timeout.step_timeout, 100);
+  EXPECT_FALSE(config.memory_budget.has_value());
   EXPECT_FALSE(config.cuda_graph.has_value());
+}
+
+TEST(TrainerConfig, Has_a_budget_of_sizes_or_of_what_is_free) {
+  Json trainer = minimal_trainer();
+  trainer["memory_budget"] = Json::object();
+  const auto automatic = parse_record<TrainerConfig>(trainer);
+  ASSERT_TRUE(automatic.memory_budget.has_value());
+  EXPECT_EQ(automatic.memory_budget->device, DeviceBudget());
+  EXPECT_EQ(automatic.memory_budget->host.bytes, 0);
+  EXPECT_EQ(write_record(automatic).at("memory_budget"), Json::parse(R"({"device": "auto", "host": 0})"));
+  trainer["memory_budget"] = Json::parse(R"({"device": "120GiB", "host": "64GiB"})");
+  const auto sized = parse_record<TrainerConfig>(trainer);
+  EXPECT_EQ(sized.memory_budget->device.size, ByteSize{120LL << 30});
+  EXPECT_EQ(sized.memory_budget->host.bytes, 64LL << 30);
+  EXPECT_EQ(write_record(sized).at("memory_budget"), trainer.at("memory_budget"));
+  EXPECT_THAT(error_with("/memory_budget", Json{{"device", "much"}}), HasSubstr("trainer.memory_budget.device"));
 }
 
 TEST(TrainerConfig, Turns_graphs_on_with_an_empty_section) {

@@ -51,6 +51,16 @@ TEST(CudaGraphRules, Name_each_degree_of_the_mesh_that_no_graph_captures) {
   expect_refused({.pipeline_parallel = 2}, "expected a CUDA device");
 }
 
+TEST(CudaGraphRules, Name_a_budget_that_would_offload) {
+  const DistContext context({.world = one_rank_world()});
+  TrainerConfig config = with_graphs();
+  config.memory_budget = {.host = {.bytes = 1 << 30}};
+  EXPECT_THAT([&] { check_cuda_graph(context, config); },
+              ThrowsMessage<ConfigError>(HasSubstr("expected trainer.memory_budget.host = 0")));
+  config.memory_budget->host.bytes = 0;
+  EXPECT_THAT([&] { check_cuda_graph(context, config); }, ThrowsMessage<ConfigError>(HasSubstr("a CUDA device")));
+}
+
 struct OwnSum final : ModuleHook {
   struct Reduction final : GradientReduction {
     void begin_pass(const StagePass&) override {}

@@ -43,6 +43,7 @@
 
 #include "tests/support/decoder_families.h"
 #include "tests/support/measured_series.h"
+#include "tests/support/memory_peak.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tolerances.h"
 
@@ -91,6 +92,7 @@ struct PipelineJob {
   std::optional<Dtype> gradient_dtype = {};
   bool is_on_gpu = false;  // one rank, in this process
   bool has_graphs = false;
+  std::optional<MemoryBudgetConfig> memory_budget = {};
   SleepTags sleeps = {};  // the job sleeps before train(), after each step and after train(); empty: never
   // Called with each stage that the provider has built, including measured ones; null: nothing.
   std::function<void(const PipelineStageInfo&, Module&)> on_stage = nullptr;
@@ -325,6 +327,7 @@ struct Trained {
   std::int64_t num_gathers = 0;                       // of sharded units, on all ranks
   std::int64_t num_reductions = 0;                    // likewise
   GraphCounts graph_counts = {};                      // of a rank
+  std::int64_t peak_bytes = 0;                        // the most at once on a rank, on CPUs, until it is trained
 };
 
 inline std::filesystem::path folder() {
@@ -356,6 +359,7 @@ inline TrainerConfig config_of(const PipelineJob& job) {
   config.gradient_manager.grad_dtype = job.gradient_dtype;
   config.gradient_clipping.max_norm = 0.5;
   if (job.has_graphs) config.cuda_graph.emplace();
+  config.memory_budget = job.memory_budget;
   if (job.step_timeout) config.timeout.step_timeout = *job.step_timeout;
   return config;
 }
@@ -378,6 +382,7 @@ inline Trained train(const PipelineJob& job) {
   Trained trained;
   std::mutex mutex;
   const auto run = [&](World& world) {
+    const MemoryPeak memory;
     const DistContext context({.mesh = job.mesh,
                                .world = borrowed(world),
                                .local_rank = world.rank(),
@@ -423,6 +428,7 @@ inline Trained train(const PipelineJob& job) {
       trainer.events().subscribe(kTrainStepPost, [&](const auto&) { sleep_and_wake(); });
     }
     ASSERT_EQ(trainer.train(), TrainingOutcome::kFinished);
+    const std::int64_t peak_bytes = memory.peak_bytes();
     if (!job.sleeps.empty()) sleep_and_wake();
     if (!job.export_to.empty()) trainer.export_to(folder() / job.export_to);
     std::vector<std::map<std::string, at::Tensor>> whole;  // of each stage
@@ -432,6 +438,7 @@ inline Trained train(const PipelineJob& job) {
     const std::lock_guard lock(mutex);
     EXPECT_TRUE(trained.written.empty() || trained.written == written) << "ranks write different texts";
     trained.written = written;
+    trained.peak_bytes = std::max(trained.peak_bytes, peak_bytes);
     trained.num_losses += task.num_losses;
     trained.num_resumed = task.num_resumed;
     trained.graph_counts = trainer.graph_counts();

@@ -305,11 +305,14 @@ TEST(DpoTraining, With_master_weights_begins_as_its_reference) {
   }
 }
 
-TEST(DpoTraining, Refuses_graphs_and_an_automatic_schedule_by_name) {
+TEST(DpoTraining, Refuses_graphs_a_budget_and_an_automatic_schedule_by_name) {
   EXPECT_THAT([] { (void)train({.job = {.has_graphs = true}}); },
               ThrowsMessage<ConfigError>(HasSubstr("[loop::reference] expected trainer.cuda_graph = null")));
   EXPECT_THAT([] { (void)train({.job = {.mesh = {.pipeline_parallel = 2}, .schedule = AutoScheduleConfig{}}}); },
               ThrowsMessage<ConfigError>(HasSubstr("trainer.pipelining.schedule")));
+  const MemoryBudgetConfig budget{.device = {.size = ByteSize{1 << 30}}};
+  EXPECT_THAT([&] { (void)train({.job = {.memory_budget = budget}}); },
+              ThrowsMessage<ConfigError>(HasSubstr("[loop::reference] expected trainer.memory_budget = null")));
 }
 
 }  // namespace

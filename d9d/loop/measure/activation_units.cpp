@@ -1,0 +1,54 @@
+#include "d9d/loop/measure/activation_units.h"
+
+#include <map>
+#include <optional>
+#include <tuple>
+#include <typeindex>
+#include <typeinfo>
+
+namespace d9d {
+namespace {
+
+std::vector<std::pair<std::string, Module*>> named_units(Module& stage) {
+  std::vector<std::pair<std::string, Module*>> units;
+  std::optional<std::string> inside;  // what names of modules below the last unit begin with
+  stage.for_each_module([&](const std::string& name, Module& module) {
+    if (inside && name.starts_with(*inside)) return;
+    if (module.activation_plans().empty()) return;
+    units.emplace_back(name, &module);
+    inside = name.empty() ? "" : name + ".";
+  });
+  return units;
+}
+
+using Shape = std::tuple<std::string, std::vector<std::int64_t>, at::ScalarType, bool>;
+using Alike = std::pair<std::type_index, std::vector<Shape>>;
+
+Alike alike_of(const Module& unit) {
+  std::vector<Shape> shapes;
+  for (const auto& [name, parameter] : unit.named_parameters()) {
+    shapes.emplace_back(name, parameter->global_shape(), parameter->local().scalar_type(), parameter->requires_grad());
+  }
+  return {typeid(unit), shapes};
+}
+
+}  // namespace
+
+std::vector<Module*> activation_units(Module& stage) {
+  std::vector<Module*> units;
+  for (const auto& [name, unit] : named_units(stage)) units.push_back(unit);
+  return units;
+}
+
+std::vector<AlikeUnits> alike_units(Module& stage) {
+  std::vector<AlikeUnits> all;
+  std::map<Alike, std::size_t> indices;
+  for (const auto& [name, unit] : named_units(stage)) {
+    const auto [found, is_new] = indices.try_emplace(alike_of(*unit), all.size());
+    if (is_new) all.push_back({.name = name, .plans = unit->activation_plans()});
+    all[found->second].units.push_back(unit);
+  }
+  return all;
+}
+
+}  // namespace d9d

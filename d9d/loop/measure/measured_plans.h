@@ -1,0 +1,46 @@
+// Measures what the units of a rank's stages cost with each of their plans for activations.
+//
+// Example
+//   MeasuredSplit split(job, placement);                                  // built
+//   split.run_first_microbatch([&](const MeasuredSplit::Running& running) {
+//     const MeasuredPlans plans = measure_plans(job, split, running, {.live = live, .splits_backward = false});
+//     const ActivationPlanChoice choice = choose_activation_plans(plans.request);
+//   });
+//
+// A pass of the first microbatch runs with all units on their most frugal plan. Then, for each other plan, some units of
+// a kind follow it, as many as certainly fit into the memory that is free, while the others stay frugal: the difference
+// is what such a unit costs. Seconds are those of whole passes, in which copies to the host overlap with other units.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "d9d/loop/measure/activation_units.h"
+#include "d9d/loop/measure/choose_activation_plans.h"
+#include "d9d/loop/measure/measured_split.h"
+
+namespace d9d {
+
+// The most microbatches of a stage that wait at the same time in a step.
+struct WaitingMicrobatches {
+  std::int64_t for_backward = 1;  // with their activations: from F to B or I
+  std::int64_t for_weights = 0;   // from I to W
+};
+
+// Returns those of each stage of the rank, in increasing order, in a step with this program.
+[[nodiscard]] std::vector<WaitingMicrobatches> waiting_microbatches(const PipelineProgram& program, std::int64_t rank);
+
+struct MeasuredPlans {
+  ActivationPlanRequest request = {};  // kinds are those of all stages of the rank, one stage after the other
+  std::vector<std::vector<AlikeUnits>> units = {};  // by stage; with the kinds of `request` in their order
+};
+
+// Collective over the ranks that have the same stages as this one; called by the work of
+// MeasuredSplit::run_first_microbatch(). Returns the same on these ranks, the largest of what they measure, with units
+// of `split`, which it borrows. waiting: of each stage.
+[[nodiscard]] MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split,
+                                          const MeasuredSplit::Running& running,
+                                          const std::vector<WaitingMicrobatches>& waiting, const PassKind& pass);
+
+}  // namespace d9d

@@ -1,0 +1,76 @@
+// What plans of activations are measured for: the units of a stage, and the microbatches that wait at the same time.
+#include "d9d/loop/measure/measured_plans.h"
+
+#include <gtest/gtest.h>
+
+#include "d9d/models/qwen3_moe/model.h"
+#include "d9d/pipelining/program/live_microbatches.h"
+
+#include "tests/support/decoder_families.h"
+
+namespace d9d::measured_plans_test {
+namespace {
+
+ModulePtr<PreNormDecoder> decoder(std::int64_t num_dense) {
+  const test::SmallDecoder sizes{.num_layers = 6, .num_dense_layers = num_dense};
+  return test::decoder_family("qwen3_moe").make_small(sizes, {});
+}
+
+TEST(ActivationUnits, Are_the_layers_in_their_order) {
+  const auto model = decoder(0);
+  const std::vector<Module*> units = activation_units(*model);
+  ASSERT_EQ(units.size(), 6U);
+  for (std::size_t i = 0; i < units.size(); ++i) EXPECT_EQ(units[i], &*model->layers()[i]);
+}
+
+TEST(ActivationUnits, Are_alike_if_their_parameters_and_what_is_trained_of_them_are) {
+  const auto model = decoder(/*num_dense=*/2);
+  model->layers()[5]->set_requires_grad(false);
+  const std::vector<AlikeUnits> kinds = alike_units(*model);
+  std::vector<std::pair<std::string, std::size_t>> found;
+  for (const AlikeUnits& kind : kinds) found.emplace_back(kind.name, kind.units.size());
+  EXPECT_EQ(found,
+            (std::vector<std::pair<std::string, std::size_t>>{{"layers.0", 2}, {"layers.2", 3}, {"layers.5", 1}}));
+}
+
+struct Outer : Module {
+  [[nodiscard]] std::vector<ActivationPlan> activation_plans() const override { return {{}, {Recompute::kAll}}; }
+  const ModulePtr<PreNormDecoder> inner = register_module("inner", decoder(0));
+};
+
+TEST(ActivationUnits, Inside_a_unit_are_none) {
+  const auto outer = make_module<Outer>();
+  EXPECT_EQ(activation_units(*outer), std::vector<Module*>{&*outer});
+}
+
+TEST(WaitingMicrobatches, Are_those_that_a_rank_keeps_where_backward_is_whole) {
+  constexpr std::int64_t kNumRanks = 4, kNumMicrobatches = 8;
+  for (const PipelineScheduleConfig& config :
+       {PipelineScheduleConfig(GPipeScheduleConfig{}), PipelineScheduleConfig(OneFOneBScheduleConfig{})}) {
+    const PipelineProgram program = build_compute_program(schedule_of(config), kNumRanks, kNumMicrobatches);
+    const std::vector<std::int64_t> live = peak_live_microbatches(program);
+    for (std::int64_t rank = 0; rank < kNumRanks; ++rank) {
+      const auto waiting = waiting_microbatches(program, rank);
+      ASSERT_EQ(waiting.size(), 1U);
+      EXPECT_EQ(waiting[0].for_backward, live[static_cast<std::size_t>(rank)]);
+      EXPECT_EQ(waiting[0].for_weights, 0);
+    }
+  }
+}
+
+TEST(WaitingMicrobatches, Of_a_split_backward_wait_for_their_weights_too) {
+  const PipelineProgram program = build_compute_program(schedule_of(ZeroBubbleVScheduleConfig{}), 2, 8);
+  const std::vector<std::int64_t> live = peak_live_microbatches(program);
+  for (std::int64_t rank = 0; rank < 2; ++rank) {
+    const auto waiting = waiting_microbatches(program, rank);
+    ASSERT_EQ(waiting.size(), 2U);
+    std::int64_t for_backward = 0, for_weights = 0;
+    for (const auto& stage : waiting) for_backward += stage.for_backward, for_weights += stage.for_weights;
+    EXPECT_GE(for_backward + for_weights, live[static_cast<std::size_t>(rank)]);
+    EXPECT_LE(for_backward, live[static_cast<std::size_t>(rank)] + 1);
+    EXPECT_GT(for_weights, 0);
+  }
+}
+
+}  // namespace
+}  // namespace d9d::measured_plans_test
