@@ -173,7 +173,7 @@ Layout draw_layout(const LayoutJob& job) {
         {Composition::kDefault, Composition::kDefault, Composition::kLayersByHand, Composition::kGroupsByHand});
   }
   using enum Checkpoints;
-  layout.checkpoints = any_of<Checkpoints>({kNone, kNone, kLayers, kNested, kOuter, kOuterNested});
+  layout.checkpoints = any_of<Checkpoints>({kNone, kNone, kLayers, kNested, kPlans, kLaterPlans, kOuter, kOuterNested});
   if (job.has_snapshots && layout.checkpoints >= kOuter)
     layout.checkpoints = kLayers;  // between layers nothing is kept
   layout.keeps_master_weights = one_in(4);

@@ -184,7 +184,8 @@ std::string source(LeftOut value) {
   return source_of("LeftOut", {"kNothing", "kOddSteps", "kEvenSteps", "kMicrobatches"}, value);
 }
 std::string source(Checkpoints value) {
-  return source_of("Checkpoints", {"kNone", "kLayers", "kNested", "kOuter", "kOuterNested"}, value);
+  return source_of("Checkpoints", {"kNone", "kLayers", "kNested", "kPlans", "kLaterPlans", "kOuter", "kOuterNested"},
+                   value);
 }
 std::string source(Schedule value) {
   return source_of("Schedule",

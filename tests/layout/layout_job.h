@@ -128,6 +128,8 @@ enum class Checkpoints : std::uint8_t {
   kNone,
   kLayers,       // each layer
   kNested,       // each layer, and attention and feed-forward inside it
+  kPlans,        // layer i follows the i-th of its activation_plans()
+  kLaterPlans,   // the (i + 3)-th
   kOuter,        // all layers together
   kOuterNested,  // all of these
 };

@@ -33,7 +33,8 @@ ModulePtr<PreNormDecoder> make_backbone(const LayoutJob& job, Checkpoints checkp
   const DecoderStageOptions options{
       .stage = stage,
       .snapshot_mode = job.has_snapshots ? HiddenStatesAggregationMode::kMean : HiddenStatesAggregationMode::kNo,
-      .checkpointing = checkpoints != Checkpoints::kNone && checkpoints != Checkpoints::kOuter};
+      .checkpointing = checkpoints == Checkpoints::kLayers || checkpoints == Checkpoints::kNested ||
+                       checkpoints == Checkpoints::kOuterNested};
   if (job.family == kOwnLayers) return make_own_decoder(job.own, sizes, options);
   return decoder_family(job.family).make_small(sizes, options);
 }
@@ -48,6 +49,14 @@ std::map<std::string, HeadConfig> head_configs(const LayoutJob& job) {
     if (head == Head::kEmbedding) config = EmbeddingHeadConfig{.embedding_dim = kLayoutEmbedding, .normalize = true};
   }
   return configs;
+}
+
+void follow_plans(const PreNormDecoder& decoder, std::int64_t first_plan) {
+  for (std::size_t i = 0; i < decoder.layers().size(); ++i) {
+    const std::vector<ActivationPlan> plans = decoder.layers()[i]->activation_plans();
+    const std::int64_t index = first_plan + decoder.layer_range.begin + static_cast<std::int64_t>(i);
+    decoder.layers()[i]->set_activation_plan(plans[static_cast<std::size_t>(index) % plans.size()]);
+  }
 }
 
 void checkpoint_blocks(Module& layer) {
@@ -104,6 +113,8 @@ LayoutModel::LayoutModel(const LayoutJob& job, Checkpoints checkpoints, const Pi
       decoder(register_module("decoder", make_module<DecoderWithHeads>(backbone, head_configs(job)))),
       num_passes_(job.calls_layers_twice ? 2 : 1),
       is_one_checkpoint_(checkpoints == Checkpoints::kOuter || checkpoints == Checkpoints::kOuterNested) {
+  if (checkpoints == Checkpoints::kPlans) follow_plans(*backbone, 0);
+  if (checkpoints == Checkpoints::kLaterPlans) follow_plans(*backbone, 3);
   if (checkpoints != Checkpoints::kNested && checkpoints != Checkpoints::kOuterNested) return;
   for (const auto& layer : backbone->layers()) checkpoint_blocks(*layer);
 }

@@ -4,6 +4,7 @@
 
 #include "d9d/blocks/attention/sdpa.h"
 #include "d9d/blocks/regularization/dropout.h"
+#include "d9d/core/autograd/checkpoint.h"
 #include "d9d/core/communicator/communicator.h"
 #include "d9d/modules/module_hook.h"
 #include "d9d/modules/tensor_plan.h"
@@ -219,6 +220,7 @@ constexpr Description kDescriptions[] = {
     {Mutation::kFirstQueryLate, "first_query_late", "attention believes the queries of a rank later than they are"},
     {Mutation::kBoundaryLate, "boundary_late", "the first of packed documents has a position of the second"},
     {Mutation::kBoundaryOfRank, "boundary_of_rank", "the last rank of a ring believes the first document longer"},
+    {Mutation::kRecomputedOfOther, "recomputed_of_other", "recomputation starts from the microbatch before"},
 };
 
 const Description& description_of(Mutation mutation) { return kDescriptions[static_cast<std::size_t>(mutation)]; }
@@ -234,6 +236,23 @@ class SwappedHalves final : public ModuleHook {
     at::Tensor& x = tensors.front();
     x = x.roll(direction * (x.size(kPositions) / 2), kPositions);
   }
+};
+
+// In a recomputation gives a layer's first norm the hidden states of the forward before the last one.
+class StaleRecomputation final : public ModuleHook {
+ public:
+  void before_forward(Module& /*module*/, const TensorRefs& inputs) override {
+    at::Tensor& x = inputs.front();
+    if (!is_recomputing()) {
+      before_ = std::exchange(last_, x.detach());
+    } else if (before_.defined() && before_.sizes() == x.sizes()) {
+      x = before_.clone().set_requires_grad(x.requires_grad());
+    }
+  }
+  void after_forward(Module& /*module*/, const TensorRefs& /*outputs*/) override {}
+
+ private:
+  at::Tensor last_, before_;
 };
 
 class MutatedAttention final : public AttentionContext {
@@ -325,6 +344,9 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   }
   if (mutation == Mutation::kLocalMicrobatch || mutation == Mutation::kSeedOfRank) return has_dropout(job);
   if (mutation == Mutation::kDropoutOfHalf) return has_context && has_dropout(job);
+  if (mutation == Mutation::kRecomputedOfOther) {
+    return layout.checkpoints != Checkpoints::kNone && !job.calls_layers_twice;
+  }
   if (mutation == Mutation::kBoundaryLate) return job.packs && !job.has_short_sequences;
   if (mutation == Mutation::kBoundaryOfRank) {
     return job.packs && !job.has_short_sequences && layout.context.attention == ContextAttention::kRing;
@@ -367,6 +389,9 @@ void mutate_blocks(Module& module, Mutation mutation, bool is_last) {
     }
     const bool is_in_layer = dynamic_cast<Dropout*>(&each) != nullptr && name.find("layers.") != std::string::npos;
     if (mutation == Mutation::kDropoutOfHalf && is_in_layer) each.add_hook(std::make_shared<SwappedHalves>());
+    if (mutation == Mutation::kRecomputedOfOther && name.ends_with("input_layernorm")) {
+      each.add_hook(std::make_shared<StaleRecomputation>());
+    }
   });
 }
 

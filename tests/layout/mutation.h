@@ -61,6 +61,7 @@ enum class Mutation : std::uint8_t {
   kFirstQueryLate,     // attention believes the queries of a context-parallel rank later than they are
   kBoundaryLate,       // the first document of packed ones has the first position of the second
   kBoundaryOfRank,     // the same on the last context-parallel rank only, which attends by a ring
+  kRecomputedOfOther,  // a recomputed layer starts from what it kept of the microbatch before
 };
 [[nodiscard]] const char* name_of(Mutation mutation);
 [[nodiscard]] const char* describe(Mutation mutation);

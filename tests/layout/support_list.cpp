@@ -234,6 +234,7 @@ const std::vector<Feature>& features() {
       {"accumulation over more microbatches", {.num_microbatches = 24}},
       {"several sequences a microbatch", {.num_sequences = 3}},
       {"activation checkpointing of layers", {}, {.checkpoints = Checkpoints::kLayers}},
+      {"layers that keep, recompute and offload", {}, {.checkpoints = Checkpoints::kPlans}},
       {"nested activation checkpointing", {}, {.checkpoints = Checkpoints::kOuterNested}},
       {"master weights", {}, {.keeps_master_weights = true}},
       {"layers that run twice", {.calls_layers_twice = true}},
