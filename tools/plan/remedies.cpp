@@ -19,6 +19,10 @@ std::vector<Remedy> candidates(const PlannedJob& planned) {
   const auto mesh_key = [](const char* key, std::int64_t degree) { return cat("mesh.", key, "=", degree); };
   std::vector<Remedy> all = {
       {.overrides = {"model_provider.checkpointing=true"}, .note = "forward runs twice"},
+      {.overrides = {R"(model_provider.checkpointing={"recompute": "all_but_attention"})"},
+       .note = "forward runs twice but for attention"},
+      {.overrides = {R"(model_provider.checkpointing={"recompute": "all", "offload": true})"},
+       .note = "forward runs twice, inputs of layers wait in host memory"},
       {.overrides = {"model_provider.fsdp.reduce_on_last_microbatch=false"}, .note = "a reduction a microbatch"},
       {.overrides = {"model_provider.fsdp.reshard_after_forward=except_last"},
        .note = "a gather a forward and backward"},
