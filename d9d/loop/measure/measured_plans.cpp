@@ -94,12 +94,13 @@ class StagePlans {
 
   // Returns how many of `count` units may follow `plan` in a pass that certainly fits. Backward of a frugal unit makes
   // again what it does not keep, except for what it makes in parts (SwiGLU), which only a unit keeps that recomputes
-  // nothing: all that the stage's forward allocates bounds what `count` of these keep. One more is for its backward.
+  // nothing: all that the stage's forward allocates bounds what `count` of these keep, and what backward of one needs.
   [[nodiscard]] std::int64_t num_that_fit(std::int64_t count, const ActivationPlan& plan) const {
-    const double of_unit = plan.recompute == Recompute::kNothing ? base_.allocated_bytes / static_cast<double>(count)
-                                                                 : working_bytes(base_);
-    const double fitting = std::floor((room_ - base_.peak_bytes) / std::max(1.0, of_unit)) - 1;
-    return static_cast<std::int64_t>(std::clamp(fitting, 0.0, static_cast<double>(count)));
+    const double working = working_bytes(base_);
+    const double of_all = base_.allocated_bytes / static_cast<double>(count);
+    const double of_unit = std::max(1.0, plan.recompute == Recompute::kNothing ? of_all : working);
+    const double left = room_ - base_.peak_bytes - std::max(0.0, of_unit - working);
+    return static_cast<std::int64_t>(std::clamp(std::floor(left / of_unit), 0.0, static_cast<double>(count)));
   }
 
   const DeviceMesh& ranks_;

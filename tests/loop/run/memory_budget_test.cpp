@@ -117,7 +117,7 @@ TEST_F(MemoryBudget, Changes_no_bit_of_what_is_trained_and_is_kept) {
     with.checkpoints = true;
     const Trained frugal = train(with);
     with.checkpoints = false;
-    constexpr double kShare = 0.6;  // of what layers may keep
+    constexpr double kShare = 0.8;  // of what layers may keep
     const double budget =
         static_cast<double>(frugal.peak_bytes) + kShare * static_cast<double>(plain.peak_bytes - frugal.peak_bytes);
     with.memory_budget = budget_of(budget);
@@ -143,7 +143,7 @@ TEST_F(MemoryBudget, Of_less_memory_recomputes_more) {
   const double least = static_cast<double>(train(job).peak_bytes), most = static_cast<double>(plain.peak_bytes);
   job.checkpoints = false;
   std::vector<std::int64_t> counts;
-  for (const double share : {1.5, 0.7, 0.35, 0.1}) {
+  for (const double share : {1.5, 0.8, 0.5, 0.25}) {
     job.memory_budget = budget_of(least + share * (most - least));
     Trained trained;
     Followed followed;
