@@ -60,7 +60,7 @@ ModulePtr<toy::Model> make_model(at::ScalarType dtype) {
   return model;
 }
 
-Values values_of(const Module& module) {
+Values weights_in(const Module& module) {
   Values values;
   for (const auto& [name, parameter] : module.named_parameters())
     values.push_back(parameter->stored().detach().clone());
@@ -96,7 +96,7 @@ std::vector<Values> train(const JobOfReplicas& job) {
         {.task = task, .model = provider, .data = provider, .optimizer = optimizer, .lr_scheduler = lr_scheduler});
     EXPECT_EQ(trainer.train(), TrainingOutcome::kFinished);
     EXPECT_EQ(task.num_seen, task.watches ? kNumSteps : 0);
-    result[rank] = values_of(trainer.module());
+    result[rank] = weights_in(trainer.module());
   });
   return result;
 }
@@ -147,7 +147,7 @@ Values train_by_hand(const DistContext& context, const JobOfReplicas& job) {
     schedule.step();
     gradients.reset();
   }
-  return values_of(*model);
+  return weights_in(*model);
 }
 
 TEST(Replicas, Train_in_a_loop_of_ones_own_as_in_the_trainer) {

@@ -25,6 +25,7 @@ struct WatchedExchange {
   WatchedExchange& operator=(const WatchedExchange&) = delete;
   void close() {}
   [[nodiscard]] std::int64_t num_closings() const { return 0; }
+  [[nodiscard]] std::int64_t num_bytes() const { return 0; }
   [[nodiscard]] std::string reason() const { return ""; }
   [[nodiscard]] bool is_watched() { return looks_.try_acquire_for(kFar); }
 
