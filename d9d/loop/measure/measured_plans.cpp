@@ -179,7 +179,7 @@ MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split, const M
         resident[i] + static_cast<double>(waiting[i].for_weights) * bases[i].deferred_bytes;
     std::int64_t num_units = 0;
     for (const AlikeUnits& kind : measured.units[i]) num_units += std::ssize(kind.units);
-    const StagePlans plans(ranks, running.stages[i], samples[i], pass, bases[i], measured.request.device_bytes - held);
+    const StagePlans plans(ranks, running.stages[i], samples[i], pass, bases[i], room);
     for (std::size_t j = 0; j < measured.units[i].size(); ++j) {
       const AlikeUnits& kind = measured.units[i][j];
       measured.request.kinds.push_back(
