@@ -1,4 +1,4 @@
-// The boundaries of packed sequences in ranges of positions of each row, such as a rank of context parallelism has them.
+// The boundaries of packed sequences in ranges of positions of each row, such as those of a context-parallel rank.
 //
 // Example
 //   const PackedRows rows({.cu_seqlens = at::tensor({0, 3, 8}, at::kInt), .max_length = 5}, /*length=*/8);

@@ -3,9 +3,9 @@
 // attention it computes only the pairs that see each other, as rectangles without a mask: with the cut of
 // context_parallel_cut() all queries with the first half of an earlier rank's keys, or the second half of its queries
 // with all keys of a later one. Packed sequences are cut where a rectangle is: at most one of each row reaches into it.
-// With a window the rectangles are those of each range of queries with each of keys, without the positions between which
-// the window lies. Keeps the rank's own keys and values for backward, in which the others pass by again; of two ranks it
-// keeps both.
+// With a window the rectangles are those of each range of queries with each of keys, without the positions between
+// which the window lies. Keeps the rank's own keys and values for backward, in which the others pass by again; of two
+// ranks it keeps both.
 #pragma once
 
 #include <memory>
@@ -37,8 +37,8 @@ struct RingBlock {
   bool operator==(const RingBlock&) const = default;
 };
 
-// Local. The pairs of a sequence of `length` positions that see each other, as far as causality and the left side of the
-// window of `options` say. Each query of a block sees a key of it.
+// Local. The pairs of a sequence of `length` positions that see each other, as far as causality and the left side of
+// the window of `options` say. Each query of a block sees a key of it.
 [[nodiscard]] std::vector<RingBlock> ring_blocks(const PositionCut& positions, std::int64_t length,
                                                  std::int64_t rank_of_queries, std::int64_t rank_of_keys,
                                                  const kernels::SdpaOptions& options);
