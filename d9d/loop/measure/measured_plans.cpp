@@ -86,10 +86,25 @@ class StagePlans {
                        .host_bytes = std::max(0.0, of_frugal.host_bytes + difference(&PassCosts::host_bytes)),
                        .working_bytes = working_bytes(pass)});
     }
+    order_by_work(costs);
     return costs;
   }
 
  private:
+  // What computes less takes less, whatever noise says: a plan is faster than each that recomputes or offloads more.
+  static void order_by_work(std::vector<PlanCosts>& costs) {
+    constexpr double kFaster = 0.995;
+    std::ranges::stable_sort(costs, [](const PlanCosts& a, const PlanCosts& b) {
+      return std::pair(a.plan.recompute, a.plan.offloads) > std::pair(b.plan.recompute, b.plan.offloads);
+    });
+    for (std::size_t i = 0; i < costs.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) {
+        if (costs[j].plan.offloads < costs[i].plan.offloads) continue;
+        costs[i].seconds = std::min(costs[i].seconds, kFaster * costs[j].seconds);
+      }
+    }
+  }
+
   [[nodiscard]] static double working_bytes(const PassCosts& pass) { return pass.peak_bytes - pass.activation_bytes; }
 
   // Returns how many of `count` units may follow `plan` in a pass that certainly fits. Backward of a frugal unit makes

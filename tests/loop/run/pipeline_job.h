@@ -93,7 +93,8 @@ struct PipelineJob {
   bool is_on_gpu = false;  // one rank, in this process
   bool has_graphs = false;
   std::optional<MemoryBudgetConfig> memory_budget = {};
-  SleepTags sleeps = {};  // the job sleeps before train(), after each step and after train(); empty: never
+  bool keeps_start = true;  // copies what Trained::at_start says
+  SleepTags sleeps = {};    // the job sleeps before train(), after each step and after train(); empty: never
   // Called with each stage that the provider has built, including measured ones; null: nothing.
   std::function<void(const PipelineStageInfo&, Module&)> on_stage = nullptr;
   std::function<void(LossResult&)> on_loss = nullptr;  // called with each loss of the last stage
@@ -394,6 +395,7 @@ inline Trained train(const PipelineJob& job) {
     Provider provider(job);
     const auto saved = job.begins_as.empty() ? std::nullopt : checkpoint_at(folder() / job.begins_as);
     provider.note = [&](const std::string& name, const at::Tensor& whole) {
+      if (!job.keeps_start) return;
       const std::lock_guard lock(mutex);
       const auto [found, is_first] = trained.at_start.try_emplace(name, whole);
       EXPECT_TRUE(is_first || at::equal(found->second, whole)) << name << " begins as another on another rank";
