@@ -38,9 +38,9 @@ namespace detail {
 
 // The long form.
 struct LayerCheckpointingRecord {
-  Recompute recompute = Recompute::kAll;
-  bool offload = false;
-  std::optional<std::int64_t> layers = {};
+  Recompute recompute = Recompute::kAll;    // what backward computes again instead of finding it kept
+  bool offload = false;                     // what a recomputation starts from waits in host memory
+  std::optional<std::int64_t> layers = {};  // the first ones of the whole model, which follow this; null: all
 
   static constexpr auto fields() {
     using Layers = LayerCheckpointingRecord;
