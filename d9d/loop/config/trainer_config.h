@@ -358,8 +358,8 @@ struct TrainerConfig {
   std::optional<ProfilingConfig> profiling = {};
   GradientManagerConfig gradient_manager = {};
   TimeoutConfig timeout = {};
-  // What each rank's activations may take, within which layers recompute and offload as little as they can; null: as the
-  // model is built, such as by model_provider.checkpointing.
+  // What each rank's activations may take, within which layers recompute and offload as little as they can; null: as
+  // the model is built, such as by model_provider.checkpointing.
   std::optional<MemoryBudgetConfig> memory_budget = {};
   std::optional<CudaGraphConfig> cuda_graph = {};  // null: kernels are launched one by one
   bool detect_non_finite = false;                  // throws in the first module whose output is not finite; slow

@@ -32,10 +32,10 @@ struct Bytes {
 
 // Finds the counts of plans with the least sum of seconds whose bytes are within limits.
 //
-// For any price of a byte of each memory, the sum over all units of the cheapest seconds + prices * bytes, less prices *
-// limits, is a lower bound of the time. A choice exceeds it by what its plans are dearer than their kinds' cheapest
-// (Option::reduced), and by the price of the bytes that it leaves free. The prices are those with the largest bound. The
-// search tries only counts that exceed it by little, and more until some fit.
+// For any price of a byte of each memory, the sum over all units of the cheapest seconds + prices * bytes, less
+// prices * limits, is a lower bound of the time. A choice exceeds it by what its plans are dearer than their kinds'
+// cheapest (Option::reduced), and by the price of the bytes that it leaves free. The prices are those with the
+// largest bound. The search tries only counts that exceed it by little, and more until some fit.
 class Search {
  public:
   Search(std::vector<std::int64_t> num_units, std::vector<std::vector<Option>> options, Bytes limits)

@@ -7,9 +7,10 @@
 //     const ActivationPlanChoice choice = choose_activation_plans(plans.request);
 //   });
 //
-// A pass of the first microbatch runs with all units on their most frugal plan. Then, for each other plan, some units of
-// a kind follow it, as many as certainly fit into the memory that is free, while the others stay frugal: the difference
-// is what such a unit costs. Seconds are those of whole passes, in which copies to the host overlap with other units.
+// A pass of the first microbatch runs with all units on their most frugal plan. Then, for each other plan, some units
+// of a kind follow it, as many as certainly fit into the memory that is free, while the others stay frugal: the
+// difference is what such a unit costs. Seconds are those of whole passes, in which copies to the host overlap with
+// other units.
 #pragma once
 
 #include <cstdint>

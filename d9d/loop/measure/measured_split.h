@@ -91,11 +91,11 @@ class MeasuredSplit {
   // Collective over the job, called after build(); PackReader::peek() must have a microbatch. Calls `work`, which may
   // run the stages, as often as it likes.
   void run_first_microbatch(const std::function<void(const Running&)>& work);
-  // Called by such a `work`. Calls run(), which must run a forward and a backward of the stage (its index among those of
-  // this rank), and counts the gradients that stay among its resident_bytes().
+  // Called by such a `work`. Calls run(), which must run a forward and a backward of the stage (its index among those
+  // of this rank), and counts the gradients that stay among its resident_bytes().
   void count_gradients(std::size_t stage, const std::function<void()>& run);
-  // Returns the bytes that a stage of this rank keeps all the time: its parameters, tensors that FSDP gathers, gradients
-  // and, by their size, moments of the optimiser and averages of the weights.
+  // Returns the bytes that a stage of this rank keeps all the time: its parameters, tensors that FSDP gathers,
+  // gradients and, by their size, moments of the optimiser and averages of the weights.
   [[nodiscard]] double resident_bytes(std::size_t stage) const;
   // Returns nine tenths of the memory that is free or held by these stages; none on CPUs.
   [[nodiscard]] std::optional<double> usable_bytes() const;

@@ -19,7 +19,7 @@
 namespace d9d {
 
 struct BudgetedPlans {
-  // Of the units (activation_units()) of each stage of this rank, in increasing order of the stages.
+  // One for each unit (activation_units()) of each stage of this rank, in increasing order of the stages.
   std::vector<std::vector<ActivationPlan>> plans = {};
   std::int64_t device_bytes = 0;  // that the budget gives this rank
 };

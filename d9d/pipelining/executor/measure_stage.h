@@ -52,7 +52,7 @@ struct PassCosts {
   double activation_bytes = 0;  // as StageCosts
   double deferred_bytes = 0;    // likewise; 0 unless it is split
   double host_bytes = 0;        // page-locked, kept from the forward to the backward; 0 on CPUs
-  double peak_bytes = 0;        // the most at once, without what was there before the pass; at least activation_bytes
+  double peak_bytes = 0;        // the most at a time, without what was there before; at least activation_bytes
   double allocated_bytes = 0;   // of all tensors that the forward makes, kept or not
 };
 
