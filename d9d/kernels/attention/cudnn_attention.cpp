@@ -208,6 +208,7 @@ const char* cudnn_refusal(const FusedTensors& tensors, const FusedCall& call, bo
   if (has_sinks && num_queries == 1) return "takes no sinks with a single query";
   if (num_queries == 1 && num_keys == 1) return "takes no single query with a single key";
   if (call.left && num_queries > num_keys) return "takes no window with more queries than keys";
+  if (call.left && !call.right && !call.softcap) return "sees other keys in a window without an end";
   return nullptr;
 }
 
@@ -256,6 +257,10 @@ FusedGradients cudnn_backward(const at::Tensor& grad_out, const FusedTensors& te
       .key = empty_like(call.key_heads),
       .value = empty_behind_columns(call.value, columns_before_grad_value(call), /*num_column_dims=*/2)};
   if (may_see_nothing(tensors, how)) result.query.zero_();
+  if (call.key.has_own_keys) {  // cuDNN leaves out sequences without queries
+    result.key.zero_();
+    result.value.zero_();
+  }
   pointer(call.pointers, CudnnTensor::kOut) = const_cast<void*>(out.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kLogsumexp) = const_cast<void*>(logsumexp.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kGradOut) = const_cast<void*>(grad.const_data_ptr());

@@ -107,7 +107,10 @@ TEST_P(RingAttentionOf, Equals_one_rank) {
           continue;
         }
         const auto error = [&](const at::Tensor& x) { return (x.to(at::kDouble) - exact[i]).norm().item<double>(); };
-        EXPECT_LE(error(ring[i]), tolerance("bf16 layout").value * error(one[i])) << each.name << " " << i;
+        // The gradients of sinks are four sums, whose errors may cancel on one rank.
+        const double least = i < 4 ? 0 : tolerance("bf16 attention").value * exact[i].norm().item<double>();
+        EXPECT_LE(error(ring[i]), std::max(least, tolerance("bf16 layout").value * error(one[i])))
+            << each.name << " " << i;
       }
     }
     world.communicator(group_of(world, "all"))->barrier();  // who returns while others still wait is gone for them
