@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -224,11 +225,13 @@ std::optional<ActivationPlanChoice> find(const ActivationPlanRequest& request, d
     }
     if (options.back().empty()) return std::nullopt;
   }
-  const double device = by_bytes ? kUnbounded : request.device_bytes - request.resident_bytes - working;
+  const double early = request.resident_bytes - request.late_bytes;
+  const double device = by_bytes ? kUnbounded : request.device_bytes - early - working;
   Search search(num_units, std::move(options), {.device = device, .host = request.host_bytes});
   const auto counts = search.run();
   if (counts.empty()) return std::nullopt;
-  ActivationPlanChoice choice{.device_bytes = request.resident_bytes + working};
+  ActivationPlanChoice choice{.device_bytes = early + working};
+  double of_first = kUnbounded;  // what the unit keeps that backward reaches last
   for (std::size_t kind = 0; kind < counts.size(); ++kind) {
     choice.num_units.emplace_back(request.kinds[kind].plans.size(), 0);
     for (std::size_t i = 0; i < counts[kind].size(); ++i) {
@@ -237,9 +240,14 @@ std::optional<ActivationPlanChoice> find(const ActivationPlanRequest& request, d
       choice.num_units.back()[option.plan] = counts[kind][i];
       choice.seconds += units * request.kinds[kind].plans[option.plan].seconds;
       choice.device_bytes += units * option.device;
+      if (units > 0) of_first = std::min(of_first, option.device);
       choice.host_bytes += units * option.host;
     }
   }
+  const auto all = static_cast<double>(std::accumulate(num_units.begin(), num_units.end(), std::int64_t{0}));
+  const double at_end = request.resident_bytes - request.late_bytes / all + of_first + working;
+  choice.device_bytes = std::max(choice.device_bytes, at_end);
+  if (!by_bytes && choice.device_bytes > request.device_bytes) return std::nullopt;
   return choice;
 }
 

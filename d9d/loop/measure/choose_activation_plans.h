@@ -44,8 +44,12 @@ struct UnitKind {
 struct ActivationPlanRequest {
   std::vector<UnitKind> kinds = {};
   double resident_bytes = 0;  // what the rank keeps on its device all the time, such as parameters
-  double device_bytes = 0;    // most that resident_bytes, what units keep, and the work of one of them may take
-  double host_bytes = 0;      // most that units may keep in host memory
+  // Those of resident_bytes that exist only where units keep nothing any more: backward makes the gradients of a unit
+  // when it has freed what later units keep. Units that keep less come first, so the most is taken before the backward
+  // of the last unit, or in that of the first.
+  double late_bytes = 0;
+  double device_bytes = 0;  // most that resident_bytes, what units keep, and the work of one of them may take
+  double host_bytes = 0;    // most that units may keep in host memory
 };
 
 struct ActivationPlanChoice {

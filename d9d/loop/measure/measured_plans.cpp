@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/core/collectives/gather.h"
+#include "d9d/core/dtype/scalar_type.h"
 
 namespace d9d {
 namespace {
@@ -49,6 +50,23 @@ ActivationPlan most_frugal(const std::vector<ActivationPlan>& plans, bool may_of
 
 void set_plans(const std::vector<Module*>& units, const ActivationPlan& plan) {
   for (Module* const unit : units) unit->set_activation_plan(plan);
+}
+
+// Returns the bytes of gradients that backward makes when it reaches each unit, of a job on one rank: in a parameter's
+// own dtype they are those of autograd, in another one memory that exists from the beginning of the step.
+double late_gradient_bytes(const std::vector<AlikeUnits>& kinds, const TrainerConfig& config) {
+  double bytes = 0;
+  for (const AlikeUnits& kind : kinds) {
+    for (Module* const unit : kind.units) {
+      for (const auto& [name, parameter] : unit->named_parameters()) {
+        const at::ScalarType dtype = parameter->local().scalar_type();
+        if (!parameter->requires_grad()) continue;
+        if (gradient_dtype_of(dtype, config.gradient_manager.grad_dtype) != dtype) continue;
+        bytes += static_cast<double>(parameter->local().numel()) * static_cast<double>(c10::elementSize(dtype));
+      }
+    }
+  }
+  return bytes;
 }
 
 // Measures the plans of one stage.
@@ -159,7 +177,8 @@ std::vector<WaitingMicrobatches> waiting_microbatches(const PipelineProgram& pro
 }
 
 MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split, const MeasuredSplit::Running& running,
-                            const std::vector<WaitingMicrobatches>& waiting, const PassKind& pass) {
+                            const std::vector<WaitingMicrobatches>& waiting, const PassKind& pass,
+                            std::int64_t num_microbatches) {
   const DeviceMesh ranks = job.context.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"});
   const bool may_offload = job.config.memory_budget.value().host.bytes > 0;
   MeasuredPlans measured;
@@ -194,6 +213,9 @@ MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split, const M
         resident[i] + static_cast<double>(waiting[i].for_weights) * bases[i].deferred_bytes;
     std::int64_t num_units = 0;
     for (const AlikeUnits& kind : measured.units[i]) num_units += std::ssize(kind.units);
+    if (num_microbatches == 1 && job.context.mesh_parameters().world_size() == 1) {
+      measured.request.late_bytes += late_gradient_bytes(measured.units[i], job.config);
+    }
     const StagePlans plans(ranks, running.stages[i], samples[i], pass, bases[i], room);
     for (std::size_t j = 0; j < measured.units[i].size(); ++j) {
       const AlikeUnits& kind = measured.units[i][j];

@@ -39,9 +39,10 @@ struct MeasuredPlans {
 
 // Collective over the ranks that have the same stages as this one; called by the work of
 // MeasuredSplit::run_first_microbatch(). Returns the same on these ranks, the largest of what they measure, with units
-// of `split`, which it borrows. waiting: of each stage.
+// of `split`, which it borrows. waiting: of each stage. num_microbatches: of a step.
 [[nodiscard]] MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split,
                                           const MeasuredSplit::Running& running,
-                                          const std::vector<WaitingMicrobatches>& waiting, const PassKind& pass);
+                                          const std::vector<WaitingMicrobatches>& waiting, const PassKind& pass,
+                                          std::int64_t num_microbatches);
 
 }  // namespace d9d

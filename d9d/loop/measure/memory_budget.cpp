@@ -111,10 +111,10 @@ std::vector<std::string> lines_of(const MeasuredPlans& measured, const Activatio
   whole = choice.seconds;
   std::ostringstream sum;
   sum << "takes " << byte_size_text(choice.device_bytes) << " of " << byte_size_text(measured.request.device_bytes)
-      << ", " << byte_size_text(measured.request.resident_bytes) << " of them all the time, and "
-      << byte_size_text(choice.host_bytes) << " of " << byte_size_text(measured.request.host_bytes) << " of the host; "
-      << std::fixed << std::setprecision(1) << 100 * (whole / fastest - 1)
-      << " % slower than with the fastest plan everywhere";
+      << ", " << byte_size_text(measured.request.resident_bytes)
+      << " of them for parameters, their gradients and the optimiser, and " << byte_size_text(choice.host_bytes)
+      << " of " << byte_size_text(measured.request.host_bytes) << " of the host; " << std::fixed << std::setprecision(1)
+      << 100 * (whole / fastest - 1) << " % slower than with the fastest plan everywhere";
   lines.push_back(sum.str());
   return lines;
 }
@@ -173,8 +173,9 @@ std::optional<BudgetedPlans> plans_within_budget(const UnbuiltJob& job, const Pi
     check_units(job, split.modules());
     split.run_first_microbatch([&](const MeasuredSplit::Running& running) {
       refused_together(job.context, [&] {
-        const MeasuredPlans measured = measure_plans(
-            job, split, running, waiting, {.is_split = is_split, .backward_follows = placement.num_stages() == 1});
+        const MeasuredPlans measured =
+            measure_plans(job, split, running, waiting,
+                          {.is_split = is_split, .backward_follows = placement.num_stages() == 1}, num_microbatches);
         budgeted.device_bytes = static_cast<std::int64_t>(measured.request.device_bytes);
         budgeted.plans.resize(split.modules().size());
         if (measured.request.kinds.empty()) return;  // a stage without units

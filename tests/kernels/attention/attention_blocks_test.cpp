@@ -122,6 +122,27 @@ TEST_F(AttentionBlocksCuda, Of_packed_sequences_merged_equal_attention_to_all_ke
   }
 }
 
+// Queries that are `distance` behind the first key, of tensors that are parts of others.
+TEST_F(AttentionBlocksCuda, Of_windows_equal_eager) {
+  constexpr std::int64_t kWindow = 300;
+  for (const auto& [num_queries, num_keys, distance] :
+       std::vector<std::array<std::int64_t, 3>>{{128, 128, 128}, {128, 128, 256}, {44, 44, 300}, {9, 9, 300}}) {
+    const auto values = [](std::int64_t count, std::int64_t num_heads) {
+      const at::Tensor all =
+          at::randn({2, count + 7, num_heads, 128}, at::TensorOptions(at::kCUDA).dtype(at::kBFloat16));
+      return all.narrow(1, 7, count);
+    };
+    const at::Tensor q = values(num_queries, 4), k = values(num_keys, 2), v = values(num_keys, 2);
+    const SdpaOptions options{.window_left = kWindow, .first_query = distance};
+    const SdpaOutput actual = attend_to_block({.query = q, .key = k, .value = v}, options, {});
+    const at::Tensor wide[] = {q.to(at::kDouble), k.to(at::kDouble), v.to(at::kDouble)};
+    const SdpaOutput expected = eager_attention({.query = wide[0], .key = wide[1], .value = wide[2]}, options);
+    EXPECT_TRUE(attention_testing::is_near(actual.out, expected.out)) << num_queries << " from " << distance;
+    EXPECT_TRUE(attention_testing::is_near(actual.logsumexp, expected.logsumexp))
+        << num_queries << " from " << distance;
+  }
+}
+
 TEST_F(AttentionBlocksCuda, Of_many_parts_are_merged_as_by_operations_of_torch) {
   const at::Tensor query = at::empty({2, 40, 3, 128}, at::TensorOptions(at::kCUDA).dtype(at::kBFloat16));
   const at::Tensor sinks = values({3}, 9, at::kFloat).to(at::kCUDA);

@@ -84,7 +84,7 @@ TEST(PipelineEvaluation, Of_packed_documents_whose_positions_ranks_share) {
   for (const ContextAttention attention : {ContextAttention::kAuto, ContextAttention::kGathered}) {
     jobs.push_back({.mesh = {.context_parallel_shard = 2}, .context_parallel = {.attention = attention}});
   }
-  jobs.push_back({.mesh = {.context_parallel_replicate = 4}});
+  jobs.push_back({.mesh = {.context_parallel_replicate = 2}});
   jobs.push_back({.mesh = {.data_parallel_replicate = 2, .context_parallel_shard = 2}});
   jobs.push_back({.mesh = {.context_parallel_shard = 2, .tensor_parallel = 2}});
   jobs.push_back({.mesh = {.pipeline_parallel = 2, .context_parallel_shard = 2}, .schedule = OneFOneBScheduleConfig{}});
