@@ -120,7 +120,7 @@ at::Tensor OffloadedActivation::take() const {
             " was modified in place while it was copied to the host. Use the out-of-place operation, or do not offload "
             "this layer.");
   transfer_->fetched.wait();
-  return transfer_->on_device;
+  return transfer_->on_device.detach();  // a tensor of the caller's, which autograd may make an output of a graph
 }
 
 }  // namespace d9d

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
@@ -95,6 +96,26 @@ TEST(KeptResults, Of_nested_checkpoints) {
   EXPECT_EQ(computed, 18 + 18);  // the inner one's in the outer recomputation and in its own
   EXPECT_TRUE(at::equal(gradient_of(nested({}, kBoth), computed), expected));
   EXPECT_EQ(computed, 18 + 18 + 9);
+}
+
+// Inner checkpoints that are recomputed with the outer one, but whose own backward never comes.
+TEST(KeptResults, Are_freed_after_a_backward_of_a_part_of_the_graph) {
+  const auto alive = std::make_shared<int>();
+  at::Tensor last_input;
+  {
+    const auto inner = [alive](const at::Tensor& input) { return layer(input); };
+    const at::Tensor y = checkpoint_with(
+        kBoth,
+        [&](const at::Tensor& input) {
+          at::Tensor x = input;
+          for (int i = 0; i < 9; ++i) x = checkpoint_with(kKeeps, inner, last_input = x * 1.0);
+          return x;
+        },
+        leaf(1) * 1.0);
+    (void)torch::autograd::grad({y.sum()}, {last_input});
+  }
+  last_input.reset();
+  EXPECT_EQ(alive.use_count(), 1);
 }
 
 // Microbatches of a pipeline: the first forward is the first to have its backward.
