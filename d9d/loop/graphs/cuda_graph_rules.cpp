@@ -35,6 +35,14 @@ void check_cuda_graph(const TrainerConfig& config, Module& module) {
   D9D_CHECK(!config.cuda_graph || !sums, ConfigError,
             "[loop::cuda_graph] expected gradients that the loop sums for trainer.cuda_graph, got a module with a "
             "GradientReduction of its own (FSDP). Take that off, or set trainer.cuda_graph to null.");
+  if (!config.cuda_graph) return;
+  module.for_each_module([](const std::string&, Module& each) {
+    D9D_CHECK(!each.checkpoints_activations() || !each.checkpoint_options().offloads, ConfigError,
+              "[loop::cuda_graph] expected no offload of activations with trainer.cuda_graph, which does not copy them "
+              "to the host, got that of ",
+              each.canonical_name(),
+              ". Set model_provider.checkpointing.offload to false, or trainer.cuda_graph to null.");
+  });
 }
 
 void check_cuda_graph(const TrainerConfig& config, bool has_key) {

@@ -11,7 +11,8 @@ namespace d9d {
 // trainer.detect_non_finite, or with a mesh degree above 1 other than data_parallel_replicate, pipeline_parallel and
 // tensor_parallel.
 void check_cuda_graph(const DistContext& context, const TrainerConfig& config);
-// Throws ConfigError if trainer.cuda_graph is set and the module has a GradientReduction of its own (FSDP).
+// Throws ConfigError if trainer.cuda_graph is set and the module has a GradientReduction of its own (FSDP), or
+// checkpoints that offload.
 void check_cuda_graph(const TrainerConfig& config, Module& module);
 
 // Throws ConfigError if trainer.cuda_graph is set for a task whose microbatches have no graph key. has_key:

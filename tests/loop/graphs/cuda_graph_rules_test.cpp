@@ -61,6 +61,16 @@ TEST(CudaGraphRules, Name_a_budget_that_would_offload) {
   EXPECT_THAT([&] { check_cuda_graph(context, config); }, ThrowsMessage<ConfigError>(HasSubstr("a CUDA device")));
 }
 
+TEST(CudaGraphRules, Name_a_module_whose_activations_wait_on_the_host) {
+  auto module = make_module<RMSNorm>(RMSNormConfig{.hidden_size = 4});
+  module->set_activation_checkpointing(true, {.keeps_results = true});
+  EXPECT_NO_THROW(check_cuda_graph(with_graphs(), *module));
+  module->set_activation_checkpointing(true, {.offloads = true});
+  EXPECT_NO_THROW(check_cuda_graph(TrainerConfig(), *module));
+  EXPECT_THAT([&] { check_cuda_graph(with_graphs(), *module); },
+              ThrowsMessage<ConfigError>(HasSubstr("model_provider.checkpointing.offload")));
+}
+
 struct OwnSum final : ModuleHook {
   struct Reduction final : GradientReduction {
     void begin_pass(const StagePass&) override {}
