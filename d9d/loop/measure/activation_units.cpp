@@ -1,5 +1,6 @@
 #include "d9d/loop/measure/activation_units.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -22,14 +23,19 @@ std::vector<std::pair<std::string, Module*>> named_units(Module& stage) {
 }
 
 using Shape = std::tuple<std::string, std::vector<std::int64_t>, at::ScalarType, bool>;
-using Alike = std::pair<std::type_index, std::vector<Shape>>;
+using Alike = std::tuple<std::type_index, std::vector<Shape>, bool>;
 
-Alike alike_of(const Module& unit) {
+bool is_trained(const Module& unit) {
+  return std::ranges::any_of(unit.named_parameters(), [](const auto& named) { return named.second->requires_grad(); });
+}
+
+// is_reached: whether a trained unit comes before, so that backward goes through this one also if it is frozen.
+Alike alike_of(const Module& unit, bool is_reached) {
   std::vector<Shape> shapes;
   for (const auto& [name, parameter] : unit.named_parameters()) {
     shapes.emplace_back(name, parameter->global_shape(), parameter->local().scalar_type(), parameter->requires_grad());
   }
-  return {typeid(unit), shapes};
+  return {typeid(unit), shapes, is_reached && !is_trained(unit)};
 }
 
 }  // namespace
@@ -43,8 +49,10 @@ std::vector<Module*> activation_units(Module& stage) {
 std::vector<AlikeUnits> alike_units(Module& stage) {
   std::vector<AlikeUnits> all;
   std::map<Alike, std::size_t> indices;
+  bool is_reached = false;
   for (const auto& [name, unit] : named_units(stage)) {
-    const auto [found, is_new] = indices.try_emplace(alike_of(*unit), all.size());
+    const auto [found, is_new] = indices.try_emplace(alike_of(*unit, is_reached), all.size());
+    is_reached = is_reached || is_trained(*unit);
     if (is_new) all.push_back({.name = name, .plans = unit->activation_plans()});
     all[found->second].units.push_back(unit);
   }

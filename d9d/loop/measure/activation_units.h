@@ -14,7 +14,8 @@ namespace d9d {
 // Returns the modules below `stage` that have plans, in their order, without those inside another of them.
 [[nodiscard]] std::vector<Module*> activation_units(Module& stage);
 
-// Units of a stage that cost the same: of one class, with parameters of the same shapes, dtypes and requires_grad.
+// Units of a stage that cost the same: of one class, with parameters of the same shapes, dtypes and requires_grad;
+// frozen ones before all that are trained apart from those behind, which keep activations.
 struct AlikeUnits {
   std::string name = {};            // of the first of them in the stage
   std::vector<Module*> units = {};  // in the order of the stage; borrowed

@@ -109,16 +109,17 @@ class StagePlans {
   }
 
  private:
-  // What computes less takes less, whatever noise says: a plan is faster than each that recomputes or offloads more.
+  // What computes less takes less, whatever noise says: a plan is faster than each that recomputes or offloads more. A
+  // unit that costs more than the average of its stage may be left with less than nothing.
   static void order_by_work(std::vector<PlanCosts>& costs) {
-    constexpr double kFaster = 0.995;
+    constexpr double kFaster = 0.005;
     std::ranges::stable_sort(costs, [](const PlanCosts& a, const PlanCosts& b) {
       return std::pair(a.plan.recompute, a.plan.offloads) > std::pair(b.plan.recompute, b.plan.offloads);
     });
     for (std::size_t i = 0; i < costs.size(); ++i) {
       for (std::size_t j = 0; j < i; ++j) {
         if (costs[j].plan.offloads < costs[i].plan.offloads) continue;
-        costs[i].seconds = std::min(costs[i].seconds, kFaster * costs[j].seconds);
+        costs[i].seconds = std::min(costs[i].seconds, costs[j].seconds - kFaster * std::abs(costs[j].seconds));
       }
     }
   }

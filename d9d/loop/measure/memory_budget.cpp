@@ -113,8 +113,11 @@ std::vector<std::string> lines_of(const MeasuredPlans& measured, const Activatio
   sum << "takes " << byte_size_text(choice.device_bytes) << " of " << byte_size_text(measured.request.device_bytes)
       << ", " << byte_size_text(measured.request.resident_bytes)
       << " of them for parameters, their gradients and the optimiser, and " << byte_size_text(choice.host_bytes)
-      << " of " << byte_size_text(measured.request.host_bytes) << " of the host; " << std::fixed << std::setprecision(1)
-      << 100 * (whole / fastest - 1) << " % slower than with the fastest plan everywhere";
+      << " of " << byte_size_text(measured.request.host_bytes) << " of the host";
+  if (fastest > 0) {  // otherwise noise is all there is
+    sum << "; " << std::fixed << std::setprecision(1) << 100 * (whole / fastest - 1)
+        << " % slower than with the fastest plan everywhere";
+  }
   lines.push_back(sum.str());
   return lines;
 }

@@ -33,6 +33,16 @@ TEST(ActivationUnits, Are_alike_if_their_parameters_and_what_is_trained_of_them_
             (std::vector<std::pair<std::string, std::size_t>>{{"layers.0", 2}, {"layers.2", 3}, {"layers.5", 1}}));
 }
 
+// Backward goes through frozen units behind a trained one, and not through those before.
+TEST(ActivationUnits, That_are_frozen_are_alike_on_one_side_of_what_is_trained) {
+  const auto model = decoder(0);
+  for (const std::size_t frozen : {0, 1, 3, 5}) model->layers()[frozen]->set_requires_grad(false);
+  std::vector<std::pair<std::string, std::size_t>> found;
+  for (const AlikeUnits& kind : alike_units(*model)) found.emplace_back(kind.name, kind.units.size());
+  EXPECT_EQ(found,
+            (std::vector<std::pair<std::string, std::size_t>>{{"layers.0", 2}, {"layers.2", 2}, {"layers.3", 2}}));
+}
+
 struct Outer : Module {
   [[nodiscard]] std::vector<ActivationPlan> activation_plans() const override { return {{}, {Recompute::kAll}}; }
   const ModulePtr<PreNormDecoder> inner = register_module("inner", decoder(0));
