@@ -12,6 +12,7 @@
 
 #include "tests/support/gpu_test.h"
 #include "tests/support/tiny_blocks.h"
+#include "tests/support/tolerances.h"
 
 namespace d9d::activation_plans_cuda_test {
 namespace {
@@ -19,8 +20,7 @@ namespace {
 const at::Device kGpu(at::kCUDA, 0);
 constexpr std::int64_t kPositions = 2048, kLayers = 12;
 
-// Kernels that repeat their gradients bit by bit; fresh memory is filled with NaN, so that values which are read before
-// their copy is complete show.
+// Fresh memory is filled with NaN, so that values which are read before their copy is complete show.
 class ActivationPlansCuda : public test::GpuTest {
  protected:
   void SetUp() override {
@@ -67,23 +67,21 @@ Trained trained(const ActivationPlan& plan) {
   return result;
 }
 
-TEST_F(ActivationPlansCuda, Change_no_bit_of_the_gradients_and_keep_less) {
+TEST_F(ActivationPlansCuda, Change_no_gradient_and_keep_less) {
   using enum Recompute;
   constexpr std::int64_t kInput = 2 * kPositions * 512 * 2;  // bytes of the input of a layer
   const Trained expected = trained({kNothing});
   std::int64_t before = expected.kept_bytes;
-  for (const auto& [name, tensor] : trained({kNothing}).tensors) {
-    ASSERT_TRUE(at::equal(expected.tensors.at(name), tensor)) << name << " is not repeated";
-  }
   for (const ActivationPlan& plan :
        {ActivationPlan{kFeedForward}, ActivationPlan{kAllButAttention}, ActivationPlan{kAll},
         ActivationPlan{kAllButAttention, true}, ActivationPlan{kAll, true}}) {
     SCOPED_TRACE(std::string(enum_name(plan.recompute)) + (plan.offloads ? ", offloaded" : ""));
     const Trained actual = trained(plan);
     for (const auto& [name, tensor] : expected.tensors) {
-      EXPECT_TRUE(at::equal(actual.tensors.at(name), tensor))
-          << name << " differs by " << (actual.tensors.at(name) - tensor).abs().max().item<double>() << " of "
-          << tensor.abs().max().item<double>();
+      const at::Tensor wide = tensor.to(at::kDouble);
+      EXPECT_LE((actual.tensors.at(name).to(at::kDouble) - wide).norm().item<double>(),
+                test::tolerance("bf16 attention").value * wide.norm().item<double>())
+          << name;
     }
     if (plan.offloads) {
       EXPECT_LE(actual.kept_bytes, before - (kLayers - 5) * kInput);
