@@ -207,7 +207,9 @@ const char* cudnn_refusal(const FusedTensors& tensors, const FusedCall& call, bo
   if (tensors.query.size(3) > 128) return "has too many features a head";
   if (has_sinks && num_queries == 1) return "takes no sinks with a single query";
   if (num_queries == 1 && num_keys == 1) return "takes no single query with a single key";
-  if (num_queries == 1 && tensors.cu_seqlens.defined()) return "takes no single query of packed sequences";
+  if (tensors.cu_seqlens.defined() && (num_queries == 1 || call.max_length == 1)) {
+    return "takes no packed sequences of a single query";
+  }
   if (call.left && num_queries > num_keys) return "takes no window with more queries than keys";
   if (call.left && !call.right && !call.softcap) return "sees other keys in a window without an end";
   return nullptr;
