@@ -11,8 +11,8 @@ struct SwiGLUConfig {
   bool has_bias = false;
 };
 
-// In a checkpointed body, many positions are computed in parts of at most kPositionsOfPart, each with a checkpoint of its
-// own: backward then never holds the inner features of all of them. Not under tensor parallelism.
+// In a checkpointed body, many positions are computed in parts of at most kPositionsOfPart, each with a checkpoint of
+// its own: backward then never holds the inner features of all of them. Not under tensor parallelism.
 //
 // State: {gate,up}_proj.weight [I, H], down_proj.weight [H, I], and biases if has_bias.
 class SwiGLU : public Module {

@@ -137,6 +137,17 @@ class KeptResult final : public detail::Replayed {
 
 struct StopRecomputation {};  // not a std::exception, so a body that catches std::exception does not swallow it
 
+// An input of a checkpointed body.
+struct KeptInput {
+  ag::SavedVariable saved;
+  OffloadedPtr offloaded;  // instead of `saved`
+  bool requires_grad;
+  [[nodiscard]] at::Tensor value() const { return offloaded ? offloaded->take() : saved.unpack(); }
+};
+
+class CheckpointFrame;
+thread_local std::weak_ptr<CheckpointFrame> newest_that_offloads;
+
 // One call of a checkpointed body. The autograd graph owns its slots, and the slots own the frame.
 class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFrame> {
  public:
@@ -172,13 +183,6 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
   }
 
  private:
-  struct Input {
-    ag::SavedVariable saved;
-    OffloadedPtr offloaded;  // instead of `saved`
-    bool requires_grad;
-    [[nodiscard]] at::Tensor value() const { return offloaded ? offloaded->take() : saved.unpack(); }
-  };
-
   [[nodiscard]] BodyScope scope_of_body() {
     return {.log = log_.get(),
             .keeps_results = keeps_results_,
@@ -270,7 +274,7 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
   void recompute() {
     std::vector<at::Tensor> inputs;
     prefetch();
-    for (const Input& input : inputs_) {  // unpacking may recompute the enclosing checkpoint first
+    for (const KeptInput& input : inputs_) {  // unpacking may recompute the enclosing checkpoint first
       const at::Tensor value = input.value();
       inputs.push_back(value.defined() ? value.detach().set_requires_grad(input.requires_grad) : value);
     }
@@ -300,7 +304,7 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
   }
 
   detail::CheckpointBody body_;
-  std::vector<Input> inputs_;
+  std::vector<KeptInput> inputs_;
   std::vector<Slot*> slots_;  // in the order in which the first run saved tensors; null: autograd has dropped the slot
   std::vector<State> states_;
   std::size_t next_slot_ = 0;
@@ -313,10 +317,7 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
   std::vector<OffloadedPtr> offloaded_;  // of the outermost checkpoint: inputs and kept results
   std::vector<OffloadedPtr>* const outer_offloaded_;
   std::weak_ptr<CheckpointFrame> before_;  // the checkpoint that offloaded before this one
-
-  static thread_local std::weak_ptr<CheckpointFrame> newest_that_offloads;
 };
-thread_local std::weak_ptr<CheckpointFrame> CheckpointFrame::newest_that_offloads;
 
 }  // namespace
 

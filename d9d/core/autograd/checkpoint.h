@@ -160,8 +160,8 @@ template <class Body, class... Args>
   return checkpoint_with({}, body, args...);
 }
 
-// Returns body(input) of each input, each checkpointed by itself, so that backward has the activations of one at a time.
-// A recomputation of an enclosing checkpoint computes none of them: it ends with the last input. `body` as for
+// Returns body(input) of each input, each checkpointed by itself, so that backward has the activations of one at a
+// time. A recomputation of an enclosing checkpoint computes none of them: it ends with the last input. `body` as for
 // checkpoint().
 [[nodiscard]] std::vector<at::Tensor> checkpoint_each(const std::function<at::Tensor(const at::Tensor&)>& body,
                                                       const std::vector<at::Tensor>& inputs);

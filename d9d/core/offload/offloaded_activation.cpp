@@ -70,6 +70,7 @@ class OffloadedActivation::Lane {
       : device_(device), to_host_(device), to_device_(std::make_shared<const SideStream>(device)) {}
 
   [[nodiscard]] static Lane& of(c10::Device device) {
+    // lint: allow(thread-local): a lane orders what one thread stores; backward has its stream from Transfer
     thread_local std::unique_ptr<Lane> lane;
     if (!lane || lane->device_ != device) lane = std::make_unique<Lane>(device);
     return *lane;

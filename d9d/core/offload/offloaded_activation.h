@@ -7,8 +7,8 @@
 //   const at::Tensor same = waiting.take();
 //
 // The host memory is page-locked, of LibTorch's allocator: a power of two of bytes for each tensor, which is kept for
-// the next step. A tensor of the CPU is copied too, so that programs without a GPU test what they will do on one; one of
-// the meta device is only dropped, so that memory that is planned counts it as absent.
+// the next step. A tensor of the CPU is copied too, so that programs without a GPU test what they will do on one. One
+// of the meta device is only dropped, so that memory that is planned counts it as absent.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,8 @@ namespace d9d {
 
 class OffloadedActivation {
  public:
-  // Starts the copy to the host, after the work that the current stream has now. The device memory of `tensor`, which no
-  // one else should keep, is released when some later tensors of this thread have been offloaded: the current stream
+  // Starts the copy to the host, after the work that the current stream has now. The device memory of `tensor`, which
+  // no one else should keep, is released when some later tensors of this thread have been offloaded: the current stream
   // then waits for the copy, never the host. The tensor must not be modified in place.
   explicit OffloadedActivation(const at::Tensor& tensor);
   // No copy of this may be needed any more; the current stream waits for those that are in flight.

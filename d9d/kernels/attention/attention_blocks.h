@@ -1,7 +1,7 @@
 // Attention to keys that arrive in blocks (ring attention, Liu et al., arXiv:2310.01889). Each block is computed alone.
 // Results are merged by their logsumexps. The gradients of a block, computed from the merged result, are those of
-// attention to all keys together: so nothing needs the gradient of the merge. No function here records a graph. Tensors of the meta
-// device stand for those of a GPU.
+// attention to all keys together: so nothing needs the gradient of the merge. No function here records a graph.
+// Tensors of the meta device stand for those of a GPU.
 //
 // Example, two blocks of keys, all of which each query sees
 //   const SdpaOutput one = attend_to_block({.query = q, .key = k1, .value = v1}, {}, preferences);

@@ -45,7 +45,7 @@ FusedTensors tensors_of(const Narrowing& part, const FusedTensors& tensors) {
   return result;
 }
 
-// Of the queries that read one head of keys in one sequence, or of that head.
+// Returns the elements of the queries that read one head of keys in one sequence, or of that head.
 std::int64_t elements_of_kv_head(const AttentionSizes& sizes) {
   const std::int64_t group = sizes.num_heads / sizes.num_kv_heads;
   if (!sizes.is_backward) return std::max(sizes.num_queries * group, sizes.num_keys) * sizes.num_features;

@@ -1,6 +1,6 @@
-// Attention in parts, for tensors that have more elements than the 32-bit indices of the fused kernels reach: a query of
-// 524,288 positions of 32 heads of 128 features has 2^31. A part is some sequences of the batch, or some heads of keys
-// of one sequence with all heads of queries that read them. Parts have nothing to do with each other, so none is summed.
+// Attention in parts, for tensors that have more elements than the 32-bit indices of the fused kernels reach: a query
+// of 524,288 positions of 32 heads of 128 features has 2^31. A part is some sequences of the batch, or some heads of
+// keys of one sequence with all heads of queries that read them. Parts share nothing, so none is summed.
 //
 // Example
 //   const auto parts = attention_parts(AttentionSizes::of(tensors, /*is_backward=*/false), kMaxElements);
@@ -39,9 +39,9 @@ struct AttentionPart {
   bool operator==(const AttentionPart&) const = default;
 };
 
-// As few parts as have fewer than max_elements each, of about the same size. Counts what a kernel addresses, also inside:
-// a backward pass pads positions, of each packed sequence too, and features to whole tiles, and makes gradients of keys
-// for each head of queries. Throws ConfigError if one head of keys of one sequence takes more.
+// As few parts as have fewer than max_elements each, of about the same size. Counts what a kernel addresses, also
+// inside: a backward pass pads positions, of each packed sequence too, and features to whole tiles, and makes gradients
+// of keys for each head of queries. Throws ConfigError if one head of keys of one sequence takes more.
 [[nodiscard]] std::vector<AttentionPart> attention_parts(const AttentionSizes& sizes, std::int64_t max_elements);
 
 // The result of `kernel` for all parts. The tensors that it gets may be views with strides. A single part is passed on.

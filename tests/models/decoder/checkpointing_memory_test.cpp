@@ -19,8 +19,7 @@ std::int64_t peak_bytes(Parameters parameters, std::int64_t num_layers, bool ena
   parameters.num_hidden_layers = num_layers;
   parameters.max_position_ids = kSequence;
   const auto model = test::initialized(
-      make_decoder_for_causal_lm(test::make_backbone(parameters, {.checkpointing = enable_checkpointing})),
-      at::kFloat);
+      make_decoder_for_causal_lm(test::make_backbone(parameters, {.checkpointing = enable_checkpointing})), at::kFloat);
   const at::Tensor ids = at::arange(kTokens).remainder(23).reshape({kBatch, kSequence});
   const at::Tensor positions = at::arange(kSequence).unsqueeze(0).expand_as(ids);
   const auto microbatch = [&] {
