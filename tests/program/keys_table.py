@@ -493,6 +493,10 @@ def rows():
         "model_provider.checkpointing": tests(
             "tests/models/decoder/checkpointing_memory_test.cpp",
             "Of_a_layer_is_what_its_backward_reads_without_and_its_input_with"),
+        **{f"model_provider.checkpointing.{key}": tests("tests/models/decoder/activation_checkpointing_test.cpp", name)
+           for key, name in (("recompute", "By_any_plans_changes_no_bit_of_the_gradients"),
+                             ("offload", "By_any_plans_changes_no_bit_of_the_gradients"),
+                             ("layers", "Of_the_first_layers_leaves_the_others"))},
         "model_provider.dtype": Row("bfloat16", look=numbers),
         "model_provider.initializer_range": Row(0.02, look=numbers),
         "model_provider.head.preset": Row("cce", look=numbers, given={  # large weights: peaked softmaxes, which are filtered

@@ -108,6 +108,11 @@ TEST(ActivationCheckpointing, Recomputes_every_layer_once_or_none) {
   EXPECT_THAT(recomputations({}, as_built), ElementsAre(0, 0, 0, 0));
 }
 
+TEST(ActivationCheckpointing, Of_the_first_layers_leaves_the_others) {
+  const LayerCheckpointing first_two(ActivationPlan{Recompute::kAll}, 2);
+  EXPECT_THAT(recomputations({.checkpointing = first_two}, [](std::size_t, DecoderLayer&) {}), ElementsAre(1, 1, 0, 0));
+}
+
 TEST(ActivationCheckpointing, Is_chosen_layer_by_layer) {
   const auto odd_layers = [](std::size_t i, DecoderLayer& layer) { layer.set_activation_checkpointing(i % 2 == 1); };
   EXPECT_THAT(recomputations({}, odd_layers), ElementsAre(0, 1, 0, 1));
