@@ -300,7 +300,6 @@ std::vector<Case> cases() {
       {.name = "context",
        .mesh = {.context_parallel_shard = 2},
        .of_context = {.attention = ContextAttention::kGathered}},
-      {.name = "ring", .mesh = {.context_parallel_shard = 2}, .of_context = {.attention = ContextAttention::kRing}},
       {.name = "ring_of_four",
        .mesh = {.context_parallel_shard = 4},
        .of_context = {.attention = ContextAttention::kRing}},
