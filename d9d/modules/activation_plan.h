@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "d9d/base/enum_names.h"
-#include "d9d/base/record.h"
 
 namespace d9d {
 
@@ -31,10 +30,6 @@ struct ActivationPlan {
   bool offloads = false;
 
   bool operator==(const ActivationPlan&) const = default;
-  static constexpr auto fields() {
-    return record<ActivationPlan>(defaulted("recompute", &ActivationPlan::recompute),
-                                  defaulted("offload", &ActivationPlan::offloads));
-  }
 };
 
 }  // namespace d9d

@@ -58,8 +58,7 @@ struct BodyScope {
   bool is_recomputing = false;
   std::vector<State>* states = nullptr;  // where note_state() stores states in a first run; null in a recomputation
   bool keeps_results = false;
-  std::vector<OffloadedPtr>* offloaded =
-      nullptr;  // where kept results are noted that wait in host memory; null: none do
+  std::vector<OffloadedPtr>* offloaded = nullptr;  // where kept results that wait in host memory go; null: none wait
   const BodyScope* outer = nullptr;
 };
 thread_local BodyScope current_scope;

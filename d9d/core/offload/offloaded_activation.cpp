@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/strides.h>
 
 #include "d9d/base/check.h"
 #include "d9d/core/device/side_stream.h"
@@ -18,6 +19,13 @@ namespace {
 
 constexpr std::size_t kInFlight = 4;  // tensors whose copies to the host no stream waits for yet
 
+// Those of the tensor if a copy can have them without gaps, otherwise those of a contiguous one.
+std::vector<std::int64_t> strides_of(const at::Tensor& tensor) {
+  if (tensor.is_non_overlapping_and_dense()) return tensor.strides().vec();
+  const auto strides = c10::contiguous_strides(tensor.sizes());
+  return {strides.begin(), strides.end()};
+}
+
 }  // namespace
 
 // The copies of one tensor. Forward and backward may be different threads.
@@ -25,7 +33,7 @@ struct OffloadedActivation::Transfer {
   explicit Transfer(const at::Tensor& tensor)
       : options(tensor.options()),
         sizes(tensor.sizes().vec()),
-        strides(tensor.is_non_overlapping_and_dense() ? tensor.strides().vec() : tensor.contiguous().strides().vec()),
+        strides(strides_of(tensor)),
         version(tensor._version()),
         on_device(tensor) {}
   ~Transfer() {

@@ -211,7 +211,6 @@ const char* cudnn_refusal(const FusedTensors& tensors, const FusedCall& call, bo
     return "takes no packed sequences of a single query";
   }
   if (call.left && num_queries > num_keys) return "takes no window with more queries than keys";
-  if (call.left && !call.right && !call.softcap) return "sees other keys in a window without an end";
   return nullptr;
 }
 
@@ -260,7 +259,7 @@ FusedGradients cudnn_backward(const at::Tensor& grad_out, const FusedTensors& te
       .key = empty_like(call.key_heads),
       .value = empty_behind_columns(call.value, columns_before_grad_value(call), /*num_column_dims=*/2)};
   if (may_see_nothing(tensors, how)) result.query.zero_();
-  if (call.key.has_own_keys) {  // cuDNN leaves out sequences without queries
+  if (call.key.has_own_keys) {  // keys of sequences without queries get zeros, whatever the kernel writes there
     result.key.zero_();
     result.value.zero_();
   }

@@ -25,13 +25,6 @@ struct PlanCosts {
   double device_bytes = 0;   // kept for a microbatch from its forward to its backward, on the device
   double host_bytes = 0;     // the same in host memory
   double working_bytes = 0;  // of the stage while such a unit computes, beside what all units keep
-
-  static constexpr auto fields() {
-    return record<PlanCosts>(required("plan", &PlanCosts::plan), required("seconds", &PlanCosts::seconds),
-                             required("device_bytes", &PlanCosts::device_bytes),
-                             required("host_bytes", &PlanCosts::host_bytes),
-                             required("working_bytes", &PlanCosts::working_bytes));
-  }
 };
 
 // Units that cost the same.

@@ -3,7 +3,7 @@
 // Example
 //   MeasuredSplit split(job, placement);                                  // built
 //   split.run_first_microbatch([&](const MeasuredSplit::Running& running) {
-//     const MeasuredPlans plans = measure_plans(job, split, running, {.live = live, .splits_backward = false});
+//     const MeasuredPlans plans = measure_plans(job, split, running, waiting, {.is_split = false}, num_microbatches);
 //     const ActivationPlanChoice choice = choose_activation_plans(plans.request);
 //   });
 //

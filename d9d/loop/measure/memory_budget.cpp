@@ -86,7 +86,7 @@ std::string name_of(const ActivationPlan& plan) {
 std::vector<std::string> lines_of(const MeasuredPlans& measured, const ActivationPlanChoice& choice,
                                   const std::vector<StageIndex>& stages) {
   std::vector<std::string> lines;
-  double fastest = 0, whole = 0;
+  double fastest = 0;
   std::size_t kind = 0;
   for (std::size_t i = 0; i < stages.size(); ++i) {
     for (const AlikeUnits& units : measured.units[i]) {
@@ -108,14 +108,13 @@ std::vector<std::string> lines_of(const MeasuredPlans& measured, const Activatio
       ++kind;
     }
   }
-  whole = choice.seconds;
   std::ostringstream sum;
   sum << "takes " << byte_size_text(choice.device_bytes) << " of " << byte_size_text(measured.request.device_bytes)
       << ", " << byte_size_text(measured.request.resident_bytes)
       << " of them for parameters, their gradients and the optimiser, and " << byte_size_text(choice.host_bytes)
       << " of " << byte_size_text(measured.request.host_bytes) << " of the host";
   if (fastest > 0) {  // otherwise noise is all there is
-    sum << "; " << std::fixed << std::setprecision(1) << 100 * (whole / fastest - 1)
+    sum << "; " << std::fixed << std::setprecision(1) << 100 * (choice.seconds / fastest - 1)
         << " % slower than with the fastest plan everywhere";
   }
   lines.push_back(sum.str());
