@@ -43,12 +43,11 @@ std::optional<FusedBlock> fused_block(const SdpaInputs& inputs, const SdpaOption
   if (backend == SdpaBackend::kEager) return std::nullopt;
   std::optional<detail::FusedProblem> problem = detail::fused_problem(inputs, options);
   if (!problem) return std::nullopt;
-  if (backend == SdpaBackend::kCudnn && detail::cudnn_refusal(problem->tensors, problem->call, /*has_sinks=*/false)) {
-    if (options.softcap) return std::nullopt;
-    backend = SdpaBackend::kFlash;
-  }
-  return FusedBlock{.problem = *problem,
-                    .kernel = backend == SdpaBackend::kCudnn ? FusedSdpaKernel::kCudnn : FusedSdpaKernel::kFlash};
+  const std::optional<FusedSdpaKernel> kernel =
+      detail::kernel_for(problem->tensors, problem->call, /*has_sinks=*/false,
+                         backend == SdpaBackend::kCudnn ? FusedSdpaKernel::kCudnn : FusedSdpaKernel::kFlash);
+  if (!kernel) return std::nullopt;
+  return FusedBlock{.problem = *problem, .kernel = *kernel};
 }
 
 // What a kernel writes for these queries.

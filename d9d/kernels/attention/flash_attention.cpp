@@ -34,6 +34,14 @@ bool is_plain_causal(const FusedCall& call) { return !call.left && call.right ==
 
 }  // namespace
 
+const char* flash_refusal(const FusedTensors& tensors, const FusedCall& call) {
+  if (call.softcap) return "takes no softcap";
+  // Where one side has no bound, or a bound of all keys, the kernel takes the number of keys for it. So the first of
+  // more queries than keys would not see the last keys.
+  const bool has_more_queries = !tensors.cu_seqlens.defined() && tensors.query.size(1) > tensors.key.size(1);
+  return has_more_queries && (call.left || call.right) ? "takes no window with more queries than keys" : nullptr;
+}
+
 FusedForward flash_forward(const FusedTensors& tensors, const FusedCall& call) {
   const auto [out, logsumexp, random_state, unused, debug] = at::_flash_attention_forward(
       rows(tensors.query, tensors), rows(tensors.key, tensors), rows(tensors.value, tensors),

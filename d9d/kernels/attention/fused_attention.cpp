@@ -106,7 +106,7 @@ std::optional<Band> band_of(const SdpaInputs& inputs, const SdpaOptions& options
   Band band{.first_key = first, .num_keys = end - first};
   if (left) band.left = *left + behind;
   if (right) band.right = *right - behind;
-  if (band.left && *band.left >= band.num_keys) band.left = std::nullopt;
+  if (band.left && *band.left >= band.num_keys - 1) band.left = std::nullopt;
   if (band.right && *band.right >= num_queries) band.right = std::nullopt;
   return band;
 }
@@ -118,15 +118,6 @@ Band band_of_packed_keys(const SdpaInputs& inputs, const SdpaOptions& options) {
   if (band.left && *band.left >= inputs.packed_keys->max_length) band.left = std::nullopt;
   if (band.right && *band.right >= inputs.packed->max_length) band.right = std::nullopt;
   return band;
-}
-
-FusedSdpaKernel kernel_for(const SdpaInputs& inputs, const detail::FusedTensors& tensors, const detail::FusedCall& call,
-                           FusedSdpaKernel wanted) {
-  const char* const refusal = detail::cudnn_refusal(tensors, call, inputs.sinks.has_value());
-  if (wanted == FusedSdpaKernel::kCudnn && refusal == nullptr) return wanted;
-  D9D_CHECK(!call.softcap, ConfigError, "[kernels::fused_attention] expected no softcap but with cuDNN, which ",
-            refusal == nullptr ? "is not the kernel asked for" : refusal, ". Use eager_attention.");
-  return FusedSdpaKernel::kFlash;
 }
 
 // Attention to keys that do not fill their room, which only FlashAttention-2 takes.
@@ -186,15 +177,22 @@ SdpaOutput fused_attention(const SdpaInputs& inputs, const SdpaOptions& options,
   detail::FusedTensors& tensors = problem->tensors;
   const detail::FusedCall& call = problem->call;
   const bool has_rooms = tensors.key_lengths.defined();
-  const FusedSdpaKernel chosen = has_rooms ? FusedSdpaKernel::kFlash : kernel_for(inputs, tensors, call, kernel);
-  if (inputs.packed || chosen == FusedSdpaKernel::kFlash) {
+  const std::optional<FusedSdpaKernel> chosen =
+      has_rooms ? FusedSdpaKernel::kFlash : detail::kernel_for(tensors, call, inputs.sinks.has_value(), kernel);
+  if (!chosen) {
+    const char* const refusal = detail::cudnn_refusal(tensors, call, inputs.sinks.has_value());
+    D9D_CHECK(!call.softcap, ConfigError, "[kernels::fused_attention] expected no softcap but with cuDNN, which ",
+              refusal == nullptr ? "is not the kernel asked for" : refusal, ". Use eager_attention.");
+    return eager_attention(inputs, options);
+  }
+  if (inputs.packed || *chosen == FusedSdpaKernel::kFlash) {
     for (at::Tensor* x : {&tensors.query, &tensors.key, &tensors.value}) *x = readable(*x);
   }
   if (has_rooms) return attend_to_rooms(tensors, call, inputs.sinks);
   const auto if_defined = [](const at::Tensor& x) { return x.defined() ? std::optional(x) : std::nullopt; };
   const auto result =
       FusedAttention::apply(tensors.query, tensors.key, tensors.value, inputs.sinks, if_defined(tensors.cu_seqlens),
-                            if_defined(tensors.key_cu_seqlens), call, chosen);
+                            if_defined(tensors.key_cu_seqlens), call, *chosen);
   return {.out = result[0], .logsumexp = result[1]};
 }
 

@@ -19,6 +19,13 @@ FusedTensors tensors_for(FusedSdpaKernel kernel, const FusedTensors& tensors) {
 
 }  // namespace
 
+std::optional<FusedSdpaKernel> kernel_for(const FusedTensors& tensors, const FusedCall& call, bool has_sinks,
+                                          FusedSdpaKernel wanted) {
+  if (wanted == FusedSdpaKernel::kCudnn && cudnn_refusal(tensors, call, has_sinks) == nullptr) return wanted;
+  if (flash_refusal(tensors, call) != nullptr) return std::nullopt;
+  return FusedSdpaKernel::kFlash;
+}
+
 at::Tensor readable(const at::Tensor& x) {
   return x.is_contiguous() && is_aligned(x) ? x : x.clone(at::MemoryFormat::Contiguous);
 }

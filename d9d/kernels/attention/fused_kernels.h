@@ -77,7 +77,11 @@ struct FusedGradients {
 
 // The kernels themselves take tensors of fewer than kMaxElements elements.
 
-// FlashAttention-2 as LibTorch ships it: bf16 and half on GPUs of compute capability 8 and later. No softcap.
+// FlashAttention-2 as LibTorch ships it: bf16 and half on GPUs of compute capability 8 and later.
+
+// The reason why it cannot compute the call; null if it can.
+[[nodiscard]] const char* flash_refusal(const FusedTensors& tensors, const FusedCall& call);
+
 [[nodiscard]] FusedForward flash_forward(const FusedTensors& tensors, const FusedCall& call);
 
 // `forward` may be a result of add_sinks(), whose logsumexp includes the sinks.
@@ -109,6 +113,10 @@ void add_sinks(FusedForward& forward, const at::Tensor& sinks);
 
 // The reason why cuDNN cannot compute the call; null if it can.
 [[nodiscard]] const char* cudnn_refusal(const FusedTensors& tensors, const FusedCall& call, bool has_sinks);
+
+// `wanted` if it can compute the call, otherwise FlashAttention-2, or nullopt if that cannot either.
+[[nodiscard]] std::optional<FusedSdpaKernel> kernel_for(const FusedTensors& tensors, const FusedCall& call,
+                                                        bool has_sinks, FusedSdpaKernel wanted);
 
 // sinks: [Hq], or undefined. With backward_follows a background thread makes the plan of the backward pass meanwhile.
 // Throws StateError with cuDNN's reason if cuDNN makes no plan.

@@ -189,23 +189,27 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
     const SdpaOutput merged{.out = saved[kSavedOutput], .logsumexp = saved[kSavedOutput + 1]};
     const at::Tensor grad_out = grads[0].contiguous();
     // A sum of two rounds once in any dtype.
-    const bool adds_in_float = ring->positions.num_ranks() > 2;
+    const auto summand_of = [](const at::Tensor& x, bool in_float) {
+      return in_float ? x.to(at::promote_types(x.scalar_type(), at::kFloat)) : x;
+    };
+    const bool has_many_blocks = ring->positions.num_ranks() > 2 || ring->options.window_left;
     RangeSum grad_query(query.size(kPositions));
     const auto gradients_of = [&](std::int64_t rank, const PeerBlockExchange::Tensors& theirs) {
       RangeSum grad_key(key.size(kPositions)), grad_value(key.size(kPositions));
-      for (const Block& block : ring->blocks(query, rank)) {
+      const std::vector<Block>& blocks = ring->blocks(query, rank);
+      for (const Block& block : blocks) {
         const BlockTensors tensors(query, theirs, block);
         const auto& [queries, keys, is_causal, distance] = block.places;
         const SdpaOutput of_queries{.out = part(merged.out, queries),
                                     .logsumexp = part(merged.logsumexp, queries, kQueriesOfLogsumexp)};
-        kernels::SdpaGradients found = kernels::block_gradients(part(grad_out, queries), tensors.inputs(block),
-                                                                of_queries, block.options, ring->preferences);
-        if (adds_in_float) found.query = found.query.to(at::promote_types(found.query.scalar_type(), at::kFloat));
-        grad_query.add(found.query, queries);
-        grad_key.add(found.key, keys);
-        grad_value.add(found.value, keys);
+        const kernels::SdpaGradients found = kernels::block_gradients(part(grad_out, queries), tensors.inputs(block),
+                                                                      of_queries, block.options, ring->preferences);
+        grad_query.add(summand_of(found.query, has_many_blocks), queries);
+        grad_key.add(summand_of(found.key, blocks.size() > 2), keys);
+        grad_value.add(summand_of(found.value, blocks.size() > 2), keys);
       }
-      return PeerBlockExchange::Tensors{grad_key.whole(key), grad_value.whole(value)};
+      return PeerBlockExchange::Tensors{grad_key.whole(key).to(key.scalar_type()),
+                                        grad_value.whole(value).to(value.scalar_type())};
     };
     const auto gradients_of_kept = [&](std::int64_t rank) {
       const bool is_own = rank == ring->positions.ranks().index();
@@ -222,7 +226,8 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
   }
 };
 
-// A window sees across the positions between two ranges of a rank, so each pair of ranges is a block of its own.
+// A window sees across the positions between two ranges of a rank, so each pair of ranges is a block of its own, or two:
+// kernels take no window of more queries than keys, so those that see all keys are one, and the others the second.
 std::vector<RingBlock> windowed_blocks(const std::vector<FlatRange>& queries, const std::vector<FlatRange>& keys,
                                        std::int64_t window) {
   std::vector<RingBlock> blocks;
@@ -235,11 +240,17 @@ std::vector<RingBlock> windowed_blocks(const std::vector<FlatRange>& queries, co
       const FlatRange seeing{of_queries.begin,
                              is_causal ? of_queries.end : std::min(of_queries.end, of_keys.end + window)};
       const FlatRange seen{is_causal ? of_keys.begin : std::max(of_keys.begin, of_queries.begin - window), of_keys.end};
-      if ((is_causal || of_keys.begin < of_queries.begin) && seeing.numel() > 0) {
-        blocks.push_back({.queries = {first_query, first_query + seeing.numel()},
+      const auto add = [&](std::int64_t begin, std::int64_t end) {
+        blocks.push_back({.queries = {first_query + begin - of_queries.begin, first_query + end - of_queries.begin},
                           .keys = {first_key + seen.begin - of_keys.begin, first_key + of_keys.numel()},
                           .is_causal = is_causal,
-                          .distance = seeing.begin - seen.begin});
+                          .distance = begin - seen.begin});
+      };
+      if ((is_causal || of_keys.begin < of_queries.begin) && seeing.numel() > 0) {
+        const std::int64_t last_that_sees_all = seen.begin + window;
+        const bool is_cut = !is_causal && seeing.numel() > seen.numel() && last_that_sees_all < seeing.end - 1;
+        if (is_cut) add(seeing.begin, last_that_sees_all);
+        add(is_cut ? last_that_sees_all : seeing.begin, seeing.end);
       }
       first_key += of_keys.numel();
     }
@@ -281,7 +292,7 @@ std::vector<RingBlock> ring_blocks(const PositionCut& positions, std::int64_t le
   if (!options.causal) return {{.queries = {0, here}, .keys = {0, here}}};
   const std::vector<FlatRange> queries = positions.ranges(length, rank_of_queries);
   const std::vector<FlatRange> keys = positions.ranges(length, rank_of_keys);
-  if (options.window_left) return windowed_blocks(queries, keys, *options.window_left);
+  if (options.window_left) return windowed_blocks(queries, keys, std::min(*options.window_left, length));
   if (rank_of_queries == rank_of_keys) return {{.queries = {0, here}, .keys = {0, here}, .is_causal = true}};
   // A range of queries sees the ranges of keys before it. Ranges of queries that see as many are one block.
   std::vector<RingBlock> blocks;

@@ -1,8 +1,11 @@
 // Attention to blocks of keys and its gradients, compared with eager attention to all keys.
+#include <string>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/kernels/attention/fused_kernels.h"
 
 #include "tests/kernels/attention/attention_testing.h"
 #include "tests/kernels/attention/blockwise.h"
@@ -54,6 +57,22 @@ void expect_equals_eager(const AttentionCase& each) {
     const test::Tolerance allowed = test::tolerance("fp64");
     EXPECT_TRUE(at::allclose(actual[i], expected[i], allowed.value, allowed.value)) << each.name << " result " << i;
   }
+}
+
+TEST(FlashRefusal, Names_windows_of_more_queries_than_keys) {
+  const auto refusal_of = [](std::int64_t num_queries, std::int64_t num_keys, const detail::FusedCall& call) {
+    const auto meta = [](std::int64_t count) {
+      return at::empty({1, count, 2, 8}, at::TensorOptions(at::kMeta).dtype(at::kBFloat16));
+    };
+    const char* const refusal = detail::flash_refusal(
+        {.query = meta(num_queries), .key = meta(num_keys), .value = meta(num_keys), .cu_seqlens = {}}, call);
+    return std::string(refusal == nullptr ? "" : refusal);
+  };
+  EXPECT_EQ(refusal_of(9, 8, {.left = 3}), "takes no window with more queries than keys");
+  EXPECT_EQ(refusal_of(9, 8, {.right = 0}), "takes no window with more queries than keys");
+  EXPECT_EQ(refusal_of(9, 8, {}), "");
+  EXPECT_EQ(refusal_of(8, 8, {.left = 3}), "");
+  EXPECT_EQ(refusal_of(8, 8, {.softcap = 2}), "takes no softcap");
 }
 
 TEST(AttentionBlocks, Merged_equal_attention_to_all_keys) {
@@ -125,8 +144,8 @@ TEST_F(AttentionBlocksCuda, Of_packed_sequences_merged_equal_attention_to_all_ke
 // Queries that are `distance` behind the first key, of tensors that are parts of others.
 TEST_F(AttentionBlocksCuda, Of_windows_equal_eager) {
   constexpr std::int64_t kWindow = 300;
-  for (const auto& [num_queries, num_keys, distance] :
-       std::vector<std::array<std::int64_t, 3>>{{128, 128, 128}, {128, 128, 256}, {44, 44, 300}, {9, 9, 300}}) {
+  for (const auto& [num_queries, num_keys, distance] : std::vector<std::array<std::int64_t, 3>>{
+           {128, 128, 128}, {128, 128, 256}, {256, 128, 128}, {44, 44, 300}, {9, 9, 300}}) {
     const auto values = [](std::int64_t count, std::int64_t num_heads) {
       const at::Tensor all =
           at::randn({2, count + 7, num_heads, 128}, at::TensorOptions(at::kCUDA).dtype(at::kBFloat16));

@@ -79,6 +79,17 @@ TEST_P(FusedAttentionCuda, Of_a_part_of_the_queries_equals_eager) {
   }
 }
 
+TEST_P(FusedAttentionCuda, Of_more_queries_than_keys_equals_eager) {
+  for (Case each : bands()) {
+    each.num_queries = 150;
+    each.num_keys = 90;
+    for (const std::int64_t first : {0, 35, 60}) {
+      each.options.first_query = first;
+      EXPECT_EQ(error_of(each, GetParam()), "") << each.name << " from " << first;
+    }
+  }
+}
+
 TEST_P(FusedAttentionCuda, Equals_eager_for_packed_sequences) {
   for (const auto& lengths : {std::vector<int>{64, 128, 32}, {224}, {0, 1, 0, 100, 33, 0}, {5, 6, 7, 8, 9}}) {
     for (Case each : bands()) {

@@ -2,6 +2,7 @@
 #include "d9d/parallelism/context/ring_attention.h"
 
 #include <algorithm>
+#include <limits>
 #include <random>
 
 #include <ATen/ATen.h>
@@ -155,6 +156,7 @@ std::vector<std::int64_t> positions_of(const PositionCut& positions, std::int64_
   return all;
 }
 
+// Kernels take no window of more queries than keys.
 TEST(RingBlocks, Of_a_window_have_each_pair_in_it_once_and_no_query_without_a_key) {
   constexpr std::int64_t kLength = 24;
   run_ranks(RankBackend::kThreads, 4, [](World& world) {
@@ -168,16 +170,23 @@ TEST(RingBlocks, Of_a_window_have_each_pair_in_it_once_and_no_query_without_a_ke
             const kernels::SdpaOptions options{.causal = true, .window_left = window};
             for (const RingBlock& block : ring_blocks(positions, kLength, rank, other, options)) {
               EXPECT_EQ(block.distance, queries.at(block.queries.begin) - keys.at(block.keys.begin));
+              bool has_window = false;
               for (std::int64_t i = block.queries.begin; i < block.queries.end; ++i) {
                 bool sees = false;
                 for (std::int64_t j = block.keys.begin; j < block.keys.end; ++j) {
                   const std::int64_t query = queries.at(i), key = keys.at(j);
-                  if (key < query - window || (block.is_causal && key > query)) continue;
+                  if (block.is_causal && key > query) continue;
+                  if (key < query - window) {
+                    has_window = true;
+                    continue;
+                  }
                   sees = true;
                   times[query][key].add_(1);
                 }
                 EXPECT_TRUE(sees) << "window " << window << ", ranks " << rank << " and " << other;
               }
+              EXPECT_TRUE(!has_window || block.queries.numel() <= block.keys.numel())
+                  << "window " << window << ", ranks " << rank << " and " << other;
             }
           }
         }
@@ -185,6 +194,18 @@ TEST(RingBlocks, Of_a_window_have_each_pair_in_it_once_and_no_query_without_a_ke
         EXPECT_TRUE(at::equal(times, expected)) << "window " << window;
       }
     }
+  });
+}
+
+// The second rank's two ranges of queries are one, which sees the first rank's first keys.
+TEST(RingBlocks, Of_a_window_that_only_the_last_queries_feel_are_cut_where_it_begins) {
+  run_ranks(RankBackend::kThreads, 2, [](World& world) {
+    const PositionCut positions = context_parallel_cut(mesh_of(world, "cp"));
+    EXPECT_THAT(ring_blocks(positions, 16, 1, 0, {.causal = true, .window_left = 9}),
+                ElementsAre(RingBlock{{0, 5}, {0, 4}, false, 4}, RingBlock{{5, 8}, {0, 4}, false, 9}));
+    constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max();
+    EXPECT_THAT(ring_blocks(positions, 16, 1, 0, {.causal = true, .window_left = kEndless}),
+                ElementsAre(RingBlock{{0, 8}, {0, 4}, false, 4}));
   });
 }
 
