@@ -10,7 +10,8 @@ import unittest
 from pathlib import Path
 
 BUILD = Path(sys.argv.pop())
-COMPILER = re.compile(r"typeinfo|vtable|guard variable|__ioinit|VTT for|DW\.ref|__device_stub__|__fat|__cuda")
+COMPILER = re.compile(r"typeinfo|vtable|guard variable|__ioinit|VTT for|DW\.ref|__device_stub__|__fat|__cuda|"
+                      "__tls_guard")
 CONSTANT = re.compile(r"::k[A-Z]\w*(\[abi:\w+\])?$|json_type<.*>\(\)::type$")
 # State that belongs to the process, and why there is only one of each.
 PROCESS = {
@@ -22,6 +23,7 @@ PROCESS = {
     "d9d::(anonymous namespace)::current_scope": "the recomputation that a thread of autograd is in",
     "d9d::(anonymous namespace)::innermost": "LibTorch's callbacks of operators know nothing but the thread",
     "d9d::(anonymous namespace)::operator_of(at::RecordFunction const&)::known": "LibTorch has one list of operators",
+    "d9d::(anonymous namespace)::newest_that_offloads": "backward fetches in the reverse order of a thread's forwards",
     "d9d::(anonymous namespace)::num_begun_backwards": "the backwards that a thread of autograd has begun",
     "d9d::(anonymous namespace)::num_running_ranks": "exit() ends the process, and is told of nothing else",
     "d9d::(anonymous namespace)::stderr_is_terminal": "asked once",
