@@ -6,6 +6,7 @@
 #include "d9d/blocks/linear/low_rank_adapter.h"
 
 #include "tests/layout/layout_case.h"
+#include "tests/support/turns.h"
 
 namespace d9d::test::adapters_test {
 namespace {
@@ -31,7 +32,7 @@ LayoutJob job_of(const Model& model) {
 
 TEST_P(Adapters, Train_on_each_axis_as_on_one_rank) {
   const LayoutJob job = job_of(GetParam());
-  const LayoutResult expected = train({}, job);
+  const LayoutResult expected = on_one_rank(job);
   std::vector<Layout> layouts = {
       {.mesh = {.data_parallel_shard = 2}},
       {.mesh = {.data_parallel_shard = 4}, .checkpoints = Checkpoints::kNested, .keeps_master_weights = true},
@@ -80,7 +81,7 @@ TEST(AdaptersOfHeads, Train_on_each_axis_as_on_one_rank) {
                       .adapts = true,
                       .heads = {Head::kCausalLM, Head::kClassification, Head::kEmbedding},
                       .num_microbatches = 4};
-  const LayoutResult expected = train({}, job);
+  const LayoutResult expected = on_one_rank(job);
   for (const Layout& layout : std::vector<Layout>{{.mesh = {.pipeline_parallel = 2}},
                                                   {.mesh = {.data_parallel_shard = 2}},
                                                   {.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2}},
@@ -91,18 +92,22 @@ TEST(AdaptersOfHeads, Train_on_each_axis_as_on_one_rank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Every, Adapters,
-    ::testing::Values(Model{"qwen3_dense"}, Model{"qwen3_dense", /*ties_embeddings=*/true}, Model{"qwen3_moe"},
-                      Model{"qwen2"}, Model{.family = "qwen3_dense", .has_magnitudes = true},
-                      Model{.family = "qwen3_moe", .has_magnitudes = true},
-                      Model{.family = "qwen2", .has_magnitudes = true}, Model{.family = "qwen3_dense", .dropout = 0.25},
-                      Model{.family = "qwen3_moe", .has_magnitudes = true, .dropout = 0.25},
-                      Model{.family = "qwen2", .ties_embeddings = true, .dropout = 0.25}),
-    [](const auto& each) {
-      return cat(each.param.family, each.param.ties_embeddings ? "_tied" : "",
-                 each.param.has_magnitudes ? "_with_magnitudes" : "", each.param.dropout > 0 ? "_with_dropout" : "");
-    });
+INSTANTIATE_TEST_SUITE_P(Every, Adapters,
+                         ::testing::ValuesIn(in_turn(
+                             std::vector<Model>{Model{"qwen3_dense"}, Model{"qwen3_dense", /*ties_embeddings=*/true},
+                                                Model{"qwen3_moe"}, Model{"qwen2"},
+                                                Model{.family = "qwen3_dense", .has_magnitudes = true},
+                                                Model{.family = "qwen3_moe", .has_magnitudes = true},
+                                                Model{.family = "qwen2", .has_magnitudes = true},
+                                                Model{.family = "qwen3_dense", .dropout = 0.25},
+                                                Model{.family = "qwen3_moe", .has_magnitudes = true, .dropout = 0.25},
+                                                Model{.family = "qwen2", .ties_embeddings = true, .dropout = 0.25}},
+                             3)),
+                         [](const auto& each) {
+                           return cat(each.param.family, each.param.ties_embeddings ? "_tied" : "",
+                                      each.param.has_magnitudes ? "_with_magnitudes" : "",
+                                      each.param.dropout > 0 ? "_with_dropout" : "");
+                         });
 
 }  // namespace
 }  // namespace d9d::test::adapters_test

@@ -5,6 +5,7 @@
 #include "tests/layout/fuzz_params.h"
 #include "tests/layout/layout_case.h"
 #include "tests/support/decoder_families.h"
+#include "tests/support/turns.h"
 
 namespace d9d::test::context_parallel_test {
 namespace {
@@ -17,34 +18,37 @@ struct NamedMesh {
 class ContextParallel : public ::testing::TestWithParam<NamedMesh> {};
 INSTANTIATE_TEST_SUITE_P(
     Meshes, ContextParallel,
-    ::testing::Values(NamedMesh{"cp_shard2", {.context_parallel_shard = 2}},
-                      NamedMesh{"cp_replicate2", {.context_parallel_replicate = 2}},
-                      NamedMesh{"cp_replicate2_shard2", {.context_parallel_replicate = 2, .context_parallel_shard = 2}},
-                      NamedMesh{"shard2_cp_shard2", {.data_parallel_shard = 2, .context_parallel_shard = 2}},
-                      NamedMesh{"shard2_cp_replicate2", {.data_parallel_shard = 2, .context_parallel_replicate = 2}},
-                      NamedMesh{"replicate2_cp_shard2", {.data_parallel_replicate = 2, .context_parallel_shard = 2}},
-                      NamedMesh{"cp_shard2_tp2", {.context_parallel_shard = 2, .tensor_parallel = 2}},
-                      NamedMesh{"cp_replicate2_tp2", {.context_parallel_replicate = 2, .tensor_parallel = 2}},
-                      NamedMesh{"shard2_cp_shard2_tp2",
-                                {.data_parallel_shard = 2, .context_parallel_shard = 2, .tensor_parallel = 2}}),
+    ::testing::ValuesIn(in_turn(
+        std::vector<NamedMesh>{
+            NamedMesh{"cp_shard2", {.context_parallel_shard = 2}},
+            NamedMesh{"cp_replicate2", {.context_parallel_replicate = 2}},
+            NamedMesh{"cp_replicate2_shard2", {.context_parallel_replicate = 2, .context_parallel_shard = 2}},
+            NamedMesh{"shard2_cp_shard2", {.data_parallel_shard = 2, .context_parallel_shard = 2}},
+            NamedMesh{"shard2_cp_replicate2", {.data_parallel_shard = 2, .context_parallel_replicate = 2}},
+            NamedMesh{"replicate2_cp_shard2", {.data_parallel_replicate = 2, .context_parallel_shard = 2}},
+            NamedMesh{"cp_shard2_tp2", {.context_parallel_shard = 2, .tensor_parallel = 2}},
+            NamedMesh{"cp_replicate2_tp2", {.context_parallel_replicate = 2, .tensor_parallel = 2}},
+            NamedMesh{"shard2_cp_shard2_tp2",
+                      {.data_parallel_shard = 2, .context_parallel_shard = 2, .tensor_parallel = 2}}},
+        3)),
     [](const auto& layout) { return layout.param.name; });
 
 TEST_P(ContextParallel, Trains_as_one_rank_does) {
   const LayoutJob job;
-  expect_same(train({.mesh = GetParam().mesh}, job), train({}, job), tolerance("fp64"));
+  expect_same(train({.mesh = GetParam().mesh}, job), on_one_rank(job), tolerance("fp64"));
 }
 
 TEST_P(ContextParallel, Trains_tied_frozen_checkpointed_layers_over_several_microbatches) {
   const LayoutJob job{.ties_embeddings = true, .freezes_attention = true, .num_microbatches = 24};
   const Layout layout{.mesh = GetParam().mesh, .checkpoints = Checkpoints::kLayers};
-  expect_same(train(layout, job), train({}, job), tolerance("fp64"));
+  expect_same(train(layout, job), on_one_rank(job), tolerance("fp64"));
 }
 
 TEST(ContextParallelHeads, Train_as_one_rank_does) {
   for (const Attention attention : {Attention::kPlain, Attention::kGated, Attention::kWindow}) {
     const LayoutJob job{
         .family = kOwnLayers, .own = {.attention = attention}, .num_heads = 8, .num_key_heads = 2, .num_sequences = 2};
-    const LayoutResult expected = train({}, job);
+    const LayoutResult expected = on_one_rank(job);
     for (const DeviceMeshParameters& mesh :
          {DeviceMeshParameters{.context_parallel_shard = 2}, DeviceMeshParameters{.context_parallel_shard = 4},
           DeviceMeshParameters{.data_parallel_shard = 2, .context_parallel_replicate = 2},
@@ -126,7 +130,7 @@ TEST(ContextParallelExperts, Train_as_on_one_rank) {
   for (const DecoderFamily& family : decoder_families()) {
     if (!family.has_experts) continue;
     const LayoutJob job{.family = family.name};
-    const LayoutResult expected = train({}, job);
+    const LayoutResult expected = on_one_rank(job);
     for (const DeviceMeshParameters& mesh :
          {DeviceMeshParameters{.context_parallel_shard = 2}, DeviceMeshParameters{.context_parallel_replicate = 2},
           DeviceMeshParameters{.data_parallel_shard = 2, .context_parallel_shard = 2, .expert_parallel = 2}}) {
@@ -139,7 +143,7 @@ TEST(ContextParallelExperts, Are_balanced_as_on_one_rank) {
   for (const DecoderFamily& family : decoder_families()) {
     if (!family.has_experts) continue;
     const LayoutJob job{.family = family.name, .balances_by_loss = true};
-    const LayoutResult expected = train({}, job);
+    const LayoutResult expected = on_one_rank(job);
     for (const Checkpoints checkpoints : {Checkpoints::kNone, Checkpoints::kLayers}) {
       for (const DeviceMeshParameters& mesh :
            {DeviceMeshParameters{.context_parallel_shard = 2}, DeviceMeshParameters{.context_parallel_replicate = 2},
@@ -155,7 +159,7 @@ TEST(ContextParallelExperts, Are_balanced_as_on_one_rank) {
 TEST(ContextParallel, Trains_on_long_sequences_as_one_rank_does) {
   const LayoutJob job{
       .num_layers = 2, .num_microbatches = 1, .num_positions = is_long_run() ? 4096 : 512, .num_steps = 2};
-  const LayoutResult expected = train({}, job);
+  const LayoutResult expected = on_one_rank(job);
   for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{.context_parallel_shard = 4},
                                            DeviceMeshParameters{.context_parallel_shard = 2, .tensor_parallel = 2}}) {
     expect_same(train({.mesh = mesh, .checkpoints = Checkpoints::kLayers}, job), expected, tolerance("fp64"));
@@ -166,7 +170,7 @@ TEST(ContextParallelOverGloo, Trains_as_one_rank_does) {
   const LayoutJob job;
   const Layout layout{.mesh = {.data_parallel_shard = 2, .context_parallel_shard = 2},
                       .checkpoints = Checkpoints::kLayers};
-  expect_same(train(layout, job, RankBackend::kGloo), train({}, job), tolerance("fp64"));
+  expect_same(train(layout, job, RankBackend::kGloo), on_one_rank(job), tolerance("fp64"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "tests/layout/layout_case.h"
 #include "tests/support/decoder_families.h"
+#include "tests/support/turns.h"
 
 namespace d9d::test::expert_parallel_test {
 namespace {
@@ -23,32 +24,36 @@ std::vector<std::string> families_with_experts() {
 class ExpertParallel : public ::testing::TestWithParam<NamedMesh> {};
 INSTANTIATE_TEST_SUITE_P(
     Meshes, ExpertParallel,
-    ::testing::Values(
-        NamedMesh{"replicate2_ep2", {.data_parallel_replicate = 2, .expert_parallel = 2}},
-        NamedMesh{"replicate4_ep2", {.data_parallel_replicate = 4, .expert_parallel = 2}},
-        NamedMesh{"replicate8_ep8", {.data_parallel_replicate = 8, .expert_parallel = 8}},
-        NamedMesh{"shard2_ep2", {.data_parallel_shard = 2, .expert_parallel = 2}},
-        NamedMesh{"shard4_ep2", {.data_parallel_shard = 4, .expert_parallel = 2}},
-        NamedMesh{"shard8_ep4", {.data_parallel_shard = 8, .expert_parallel = 4}},
-        NamedMesh{"hybrid2x2_ep4", {.data_parallel_replicate = 2, .data_parallel_shard = 2, .expert_parallel = 4}},
-        NamedMesh{"hybrid4x2_ep2", {.data_parallel_replicate = 4, .data_parallel_shard = 2, .expert_parallel = 2}},
-        // Over tensor-parallel ranks, whose tokens are others.
-        NamedMesh{"tp2", {.tensor_parallel = 2}}, NamedMesh{"tp2_ep2", {.tensor_parallel = 2, .expert_parallel = 2}},
-        NamedMesh{"replicate2_tp2_ep4", {.data_parallel_replicate = 2, .tensor_parallel = 2, .expert_parallel = 4}},
-        NamedMesh{"shard2_tp2", {.data_parallel_shard = 2, .tensor_parallel = 2}},
-        NamedMesh{"shard4_tp2_ep4", {.data_parallel_shard = 4, .tensor_parallel = 2, .expert_parallel = 4}},
-        NamedMesh{"hybrid2x2_tp2_ep2",
-                  {.data_parallel_replicate = 2, .data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}},
-        NamedMesh{"cp_shard2_tp2_ep4", {.context_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 4}},
-        NamedMesh{"cp_replicate2_tp2", {.context_parallel_replicate = 2, .tensor_parallel = 2}},
-        NamedMesh{"pp2_tp2_ep2", {.pipeline_parallel = 2, .tensor_parallel = 2, .expert_parallel = 2}}),
+    ::testing::ValuesIn(in_turn(
+        std::vector<NamedMesh>{
+            NamedMesh{"replicate2_ep2", {.data_parallel_replicate = 2, .expert_parallel = 2}},
+            NamedMesh{"replicate4_ep2", {.data_parallel_replicate = 4, .expert_parallel = 2}},
+            NamedMesh{"replicate8_ep8", {.data_parallel_replicate = 8, .expert_parallel = 8}},
+            NamedMesh{"shard2_ep2", {.data_parallel_shard = 2, .expert_parallel = 2}},
+            NamedMesh{"shard4_ep2", {.data_parallel_shard = 4, .expert_parallel = 2}},
+            NamedMesh{"shard8_ep4", {.data_parallel_shard = 8, .expert_parallel = 4}},
+            NamedMesh{"hybrid2x2_ep4", {.data_parallel_replicate = 2, .data_parallel_shard = 2, .expert_parallel = 4}},
+            NamedMesh{"hybrid4x2_ep2", {.data_parallel_replicate = 4, .data_parallel_shard = 2, .expert_parallel = 2}},
+            // Over tensor-parallel ranks, whose tokens are others.
+            NamedMesh{"tp2", {.tensor_parallel = 2}},
+            NamedMesh{"tp2_ep2", {.tensor_parallel = 2, .expert_parallel = 2}},
+            NamedMesh{"replicate2_tp2_ep4", {.data_parallel_replicate = 2, .tensor_parallel = 2, .expert_parallel = 4}},
+            NamedMesh{"shard2_tp2", {.data_parallel_shard = 2, .tensor_parallel = 2}},
+            NamedMesh{"shard4_tp2_ep4", {.data_parallel_shard = 4, .tensor_parallel = 2, .expert_parallel = 4}},
+            NamedMesh{
+                "hybrid2x2_tp2_ep2",
+                {.data_parallel_replicate = 2, .data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}},
+            NamedMesh{"cp_shard2_tp2_ep4", {.context_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 4}},
+            NamedMesh{"cp_replicate2_tp2", {.context_parallel_replicate = 2, .tensor_parallel = 2}},
+            NamedMesh{"pp2_tp2_ep2", {.pipeline_parallel = 2, .tensor_parallel = 2, .expert_parallel = 2}}},
+        3)),
     [](const auto& layout) { return layout.param.name; });
 
 TEST_P(ExpertParallel, Trains_as_one_rank_does) {
   for (const std::string& family : families_with_experts()) {
     SCOPED_TRACE(family);
     const LayoutJob job{.family = family};
-    expect_same(train({.mesh = GetParam().mesh}, job), train({}, job), tolerance("fp64"));
+    expect_same(train({.mesh = GetParam().mesh}, job), on_one_rank(job), tolerance("fp64"));
   }
 }
 
@@ -57,7 +62,7 @@ TEST_P(ExpertParallel, Trains_checkpointed_frozen_layers_over_several_microbatch
     SCOPED_TRACE(family);
     const LayoutJob job{.family = family, .freezes_attention = true, .num_microbatches = 24};
     const Layout layout{.mesh = GetParam().mesh, .checkpoints = Checkpoints::kLayers};
-    expect_same(train(layout, job), train({}, job), tolerance("fp64"));
+    expect_same(train(layout, job), on_one_rank(job), tolerance("fp64"));
   }
 }
 
@@ -66,7 +71,7 @@ TEST_P(ExpertParallel, Trains_with_an_auxiliary_loss) {
     SCOPED_TRACE(family);
     const LayoutJob job{.family = family, .balances_by_loss = true, .num_microbatches = 16};
     const Layout layout{.mesh = GetParam().mesh, .checkpoints = Checkpoints::kLayers};
-    expect_same(train(layout, job), train({}, job), tolerance("fp64"));
+    expect_same(train(layout, job), on_one_rank(job), tolerance("fp64"));
   }
 }
 
@@ -74,7 +79,7 @@ TEST_P(ExpertParallel, Trains_with_ranks_to_which_no_token_goes) {
   for (const std::string& family : families_with_experts()) {
     SCOPED_TRACE(family);
     const LayoutJob job{.family = family, .starves_experts = true};
-    expect_same(train({.mesh = GetParam().mesh}, job), train({}, job), tolerance("fp64"));
+    expect_same(train({.mesh = GetParam().mesh}, job), on_one_rank(job), tolerance("fp64"));
   }
 }
 
@@ -86,7 +91,7 @@ TEST_P(ExpertParallel, Trains_with_a_bias_and_a_shared_expert_over_padded_sequen
                       .has_short_sequences = true,
                       .num_sequences = 2};
   const Layout layout{.mesh = GetParam().mesh, .checkpoints = Checkpoints::kNested, .pads = true};
-  expect_same(train(layout, job), train({}, job), tolerance("fp64"));
+  expect_same(train(layout, job), on_one_rank(job), tolerance("fp64"));
 }
 
 TEST_P(ExpertParallel, Trains_packed_sequences) {
@@ -108,13 +113,13 @@ TEST(ExpertParallelOverGloo, Trains_over_tensor_parallel_ranks_as_one_rank_does)
   const LayoutJob job{.family = families_with_experts().front(), .balances_by_loss = true, .balances_by_bias = true};
   const Layout layout{.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2},
                       .checkpoints = Checkpoints::kLayers};
-  expect_same(train(layout, job, RankBackend::kGloo), train({}, job), tolerance("fp64"));
+  expect_same(train(layout, job, RankBackend::kGloo), on_one_rank(job), tolerance("fp64"));
 }
 
 TEST(ExpertParallelOverGloo, Trains_as_one_rank_does) {
   const LayoutJob job{.family = families_with_experts().front()};
   const Layout layout{.mesh = {.data_parallel_shard = 4, .expert_parallel = 2}, .checkpoints = Checkpoints::kLayers};
-  expect_same(train(layout, job, RankBackend::kGloo), train({}, job), tolerance("fp64"));
+  expect_same(train(layout, job, RankBackend::kGloo), on_one_rank(job), tolerance("fp64"));
 }
 
 }  // namespace

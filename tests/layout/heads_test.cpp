@@ -3,6 +3,7 @@
 
 #include "tests/layout/layout_case.h"
 #include "tests/support/decoder_families.h"
+#include "tests/support/turns.h"
 
 namespace d9d::test::heads_test {
 namespace {
@@ -15,18 +16,21 @@ struct NamedMesh {
 class Heads : public ::testing::TestWithParam<NamedMesh> {};
 INSTANTIATE_TEST_SUITE_P(
     Meshes, Heads,
-    ::testing::Values(
-        NamedMesh{"replicate2", {.data_parallel_replicate = 2}}, NamedMesh{"shard4", {.data_parallel_shard = 4}},
-        NamedMesh{"hybrid2x2", {.data_parallel_replicate = 2, .data_parallel_shard = 2}},
-        NamedMesh{"cp_shard2", {.context_parallel_shard = 2}},
-        NamedMesh{"replicate2_cp_replicate2", {.data_parallel_replicate = 2, .context_parallel_replicate = 2}},
-        NamedMesh{"replicate2_ep2", {.data_parallel_replicate = 2, .expert_parallel = 2}},
-        NamedMesh{"shard4_ep2", {.data_parallel_shard = 4, .expert_parallel = 2}},
-        NamedMesh{"hybrid2x2_ep4", {.data_parallel_replicate = 2, .data_parallel_shard = 2, .expert_parallel = 4}},
-        NamedMesh{"tp2", {.tensor_parallel = 2}},
-        NamedMesh{"shard2_tp2", {.data_parallel_shard = 2, .tensor_parallel = 2}},
-        NamedMesh{"cp_replicate2_tp2", {.context_parallel_replicate = 2, .tensor_parallel = 2}},
-        NamedMesh{"pp2_replicate2_tp2", {.pipeline_parallel = 2, .data_parallel_replicate = 2, .tensor_parallel = 2}}),
+    ::testing::ValuesIn(in_turn(
+        std::vector<NamedMesh>{
+            NamedMesh{"replicate2", {.data_parallel_replicate = 2}}, NamedMesh{"shard4", {.data_parallel_shard = 4}},
+            NamedMesh{"hybrid2x2", {.data_parallel_replicate = 2, .data_parallel_shard = 2}},
+            NamedMesh{"cp_shard2", {.context_parallel_shard = 2}},
+            NamedMesh{"replicate2_cp_replicate2", {.data_parallel_replicate = 2, .context_parallel_replicate = 2}},
+            NamedMesh{"replicate2_ep2", {.data_parallel_replicate = 2, .expert_parallel = 2}},
+            NamedMesh{"shard4_ep2", {.data_parallel_shard = 4, .expert_parallel = 2}},
+            NamedMesh{"hybrid2x2_ep4", {.data_parallel_replicate = 2, .data_parallel_shard = 2, .expert_parallel = 4}},
+            NamedMesh{"tp2", {.tensor_parallel = 2}},
+            NamedMesh{"shard2_tp2", {.data_parallel_shard = 2, .tensor_parallel = 2}},
+            NamedMesh{"cp_replicate2_tp2", {.context_parallel_replicate = 2, .tensor_parallel = 2}},
+            NamedMesh{"pp2_replicate2_tp2",
+                      {.pipeline_parallel = 2, .data_parallel_replicate = 2, .tensor_parallel = 2}}},
+        3)),
     [](const auto& named) { return named.param.name; });
 
 TEST_P(Heads, Train_as_on_one_rank) {

@@ -2,8 +2,7 @@
 // compares it with that of one rank.
 //
 // Example
-//   const LayoutResult expected = train({}, job);
-//   expect_same(train({.mesh = {.data_parallel_shard = 4}}, job), expected, tolerance("fp64"));
+//   expect_same(train({.mesh = {.data_parallel_shard = 4}}, job), on_one_rank(job), tolerance("fp64"));
 #pragma once
 
 #include <map>
@@ -38,7 +37,10 @@ struct LayoutResult {
 [[nodiscard]] LayoutResult train(const Layout& layout, const LayoutJob& job,
                                  RankBackend backend = RankBackend::kThreads, Mutation mutation = Mutation::kNone);
 
-// The same for a case, which may be saved after some steps and continue on another layout.
+// Of a job on one rank with default settings, which many layouts are compared with: trains if it did not do so lately.
+[[nodiscard]] LayoutResult on_one_rank(const LayoutJob& job);
+
+// train() of a case, which may be saved after some steps and continue on another layout.
 [[nodiscard]] LayoutResult train(const LayoutCase& drawn, Mutation mutation = Mutation::kNone);
 
 // The same on another placement than a plan declares.

@@ -7,12 +7,13 @@
 #include "tests/layout/draw.h"
 #include "tests/layout/fuzz_params.h"
 #include "tests/layout/layout_case.h"
+#include "tests/support/turns.h"
 
 namespace d9d::test::mutation_test {
 namespace {
 
 class Mutations : public ::testing::TestWithParam<Mutation> {};
-INSTANTIATE_TEST_SUITE_P(Of, Mutations, ::testing::ValuesIn(all_mutations()),
+INSTANTIATE_TEST_SUITE_P(Of, Mutations, ::testing::ValuesIn(in_turn(all_mutations(), 3)),
                          [](const auto& mutation) { return name_of(mutation.param); });
 
 TEST_P(Mutations, Are_found_by_the_cases_of_continuous_integration) {

@@ -15,7 +15,7 @@ LayoutJob job_with(UpdateRule rule) {
 
 TEST_P(Optimizers, With_groups_train_on_each_axis_as_on_one_rank) {
   const LayoutJob job = job_with(GetParam());
-  const LayoutResult expected = train({}, job);
+  const LayoutResult expected = on_one_rank(job);
   for (const DeviceMeshParameters& mesh :
        {DeviceMeshParameters{.data_parallel_shard = 4}, DeviceMeshParameters{.data_parallel_replicate = 2},
         DeviceMeshParameters{.data_parallel_replicate = 2, .data_parallel_shard = 2},
@@ -34,7 +34,7 @@ TEST(Averages, Of_each_axis_are_those_of_one_rank) {
                         .ties_embeddings = true,
                         .num_microbatches = 4,
                         .has_averages = true};
-    const LayoutResult expected = train({}, job);
+    const LayoutResult expected = on_one_rank(job);
     ASSERT_FALSE(expected.averages.empty());
     std::vector<DeviceMeshParameters> meshes = {{.data_parallel_shard = 4},
                                                 {.data_parallel_replicate = 2},
@@ -64,7 +64,7 @@ TEST_P(Optimizers, Continue_from_a_checkpoint_on_another_mesh) {
 
 TEST(Muon, Trains_experts_on_each_axis_as_on_one_rank) {
   const LayoutJob job{.family = "qwen3_moe", .num_microbatches = 12, .update_rule = UpdateRule::kMuon};
-  const LayoutResult expected = train({}, job);
+  const LayoutResult expected = on_one_rank(job);
   for (const DeviceMeshParameters& mesh :
        {DeviceMeshParameters{.data_parallel_replicate = 2, .expert_parallel = 2},
         DeviceMeshParameters{.data_parallel_shard = 4, .expert_parallel = 2},

@@ -57,7 +57,7 @@ TEST(PlanMutations, Are_found_by_the_list) {
     for (const PlanMutation& mutation : plan_mutations(*model, drawn.layout.mesh.tensor_parallel)) {
       if (!known.insert(to_string(mutation)).second) continue;
       if (!expected) {
-        expected = train({}, drawn.job);
+        expected = on_one_rank(drawn.job);
         expect_same(train(drawn), *expected, tolerance("fp64"));
       }
       EXPECT_TRUE(is_found(drawn, *expected, mutation)) << to_string(mutation) << "\nof " << to_source(drawn);

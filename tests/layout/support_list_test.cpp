@@ -13,38 +13,16 @@
 
 #include "tests/layout/layout_case.h"
 #include "tests/layout/support_page.h"
+#include "tests/support/turns.h"
 
 namespace d9d::test::support_list_test {
 namespace {
 
-// The whole list, as ctest's layout.support has it; otherwise every third, of both families.
-std::vector<SupportCase> cases() {
-  if (std::getenv("D9D_WHOLE_LIST") != nullptr) return support_list();
-  std::vector<SupportCase> sample;
-  for (std::size_t i = 0; i < support_list().size(); i += 3) sample.push_back(support_list()[i]);
-  return sample;
-}
-
-// Many cases have the same job.
-const LayoutResult& on_one_rank(const LayoutJob& job) {
-  static std::map<std::string, LayoutResult> results;
-  const auto [found, is_new] = results.try_emplace(to_source({.job = job}));
-  if (is_new) found->second = train({}, job);
-  return found->second;
-}
-
-std::string difference_from_one_rank(const LayoutCase& drawn) {
-  return difference(train(drawn), on_one_rank(drawn.job), tolerance("fp64"));
-}
-
 class SupportList : public ::testing::TestWithParam<SupportCase> {};
-INSTANTIATE_TEST_SUITE_P(Of, SupportList, ::testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Of, SupportList, ::testing::ValuesIn(in_turn(support_list(), 3)),
                          [](const auto& each) { return each.param.name; });
 
-TEST_P(SupportList, Trains_as_one_rank_does) {
-  const LayoutCase& drawn = GetParam().drawn;
-  EXPECT_EQ(refusal(drawn) ? fault_of(drawn) : difference_from_one_rank(drawn), "");
-}
+TEST_P(SupportList, Trains_as_one_rank_does) { EXPECT_EQ(fault_of(GetParam().drawn), ""); }
 
 // What a user reads.
 std::string message_of_refusal(const SupportCase& each) {
@@ -80,7 +58,7 @@ TEST(SupportPage, Is_what_the_list_gives) {
     if (refusal(each.drawn)) {
       refusals.emplace(each.name, message_of_refusal(each));
     } else if (writes) {
-      EXPECT_EQ(difference_from_one_rank(each.drawn), "") << each.name;
+      EXPECT_EQ(fault_of(each.drawn), "") << each.name;
     }
   }
   const std::string page = support_page(support_list(), refusals, rounded_meshes());

@@ -35,7 +35,7 @@ Written by `layout_test` from [the list of its cases](../../tests/layout/support
 
 ```
 D9D_SUPPORT_PAGE=write build/release/bin/layout_test --gtest_filter='SupportPage.*'    # runs all of it: minutes
-D9D_WHOLE_LIST=1 build/release/bin/layout_test --gtest_filter='*SupportList*'          # as ctest's layout.support does
+D9D_WHOLE_LIST=1 build/release/bin/layout_test --gtest_filter='*SupportList*'          # as make test-full does
 ```
 
 Each entry is a job of three steps over ranks that are threads, and the same job on one rank without any setting: losses, the

@@ -2,14 +2,15 @@
 line in fp64 and one in fp32. torch.optim computes them; of Lion, which it has not, the formula of arXiv:2302.06675 here.
 
 The C++ side (torch_optim_test.cpp) starts from the same values, which both sides compute with the same formulas. With a
-folder as second argument, for a list of one, it also writes parameters and state after 50 steps in fp64 there, by the
-function of docs/optimizers.md.
+folder as second argument it also writes parameters and state after 50 steps in fp64 there, into a folder for each record
+with its number, by the function of docs/optimizers.md.
 """
 
 import json
 import math
 import re
 import sys
+from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
@@ -69,13 +70,15 @@ def run(record, parameters, factors, optimizer, steps):
 
 
 def main(records, folder=None):
-    for record in json.loads(records):
+    for number, record in enumerate(json.loads(records)):
         for dtype in (torch.float64, torch.float32):
             parameters, factors, optimizer = build(record, dtype)
             run(record, parameters, factors, optimizer, range(50))
             if folder and dtype == torch.float64:
-                save_file(state_of(optimizer, parameters.items()), f"{folder}/optimizer.safetensors")
-                save_file({name: each.detach() for name, each in parameters.items()}, f"{folder}/model.safetensors")
+                own = Path(folder, str(number))
+                own.mkdir(parents=True, exist_ok=True)
+                save_file(state_of(optimizer, parameters.items()), own / "optimizer.safetensors")
+                save_file({name: each.detach() for name, each in parameters.items()}, own / "model.safetensors")
             run(record, parameters, factors, optimizer, range(50, 100))
             print(" ".join(f"{value:.17g}" for each in parameters.values() for value in each.tolist()))
 

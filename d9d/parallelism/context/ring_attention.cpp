@@ -226,8 +226,8 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
   }
 };
 
-// A window sees across the positions between two ranges of a rank, so each pair of ranges is a block of its own, or two:
-// kernels take no window of more queries than keys, so those that see all keys are one, and the others the second.
+// A window sees across the positions between two ranges of a rank, so each pair of ranges is a block of its own. It is
+// two where it has more queries than keys, since kernels take no window then: those that see all keys, and the others.
 std::vector<RingBlock> windowed_blocks(const std::vector<FlatRange>& queries, const std::vector<FlatRange>& keys,
                                        std::int64_t window) {
   std::vector<RingBlock> blocks;

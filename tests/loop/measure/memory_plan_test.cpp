@@ -22,6 +22,7 @@
 #include "tests/support/memory_peak.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tolerances.h"
+#include "tests/support/turns.h"
 
 namespace d9d::memory_plan_test {
 namespace {
@@ -318,7 +319,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, MemoryPlan, ::testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Layouts, MemoryPlan, ::testing::ValuesIn(test::in_turn(cases(), 2)),
                          [](const auto& each) { return each.param.name; });
 
 TEST(MemoryPlans, Of_checkpointed_layers_keep_their_inputs) {

@@ -9,6 +9,7 @@
 #include "d9d/loop/measure/activation_units.h"
 
 #include "tests/loop/run/pipeline_job.h"
+#include "tests/support/turns.h"
 
 namespace d9d::test::memory_budget_test {
 namespace {
@@ -114,7 +115,7 @@ TEST_F(MemoryBudget, Changes_no_bit_of_what_is_trained_and_is_kept) {
       {"FSDP", wide_job({.data_parallel_shard = 2})},
       {"context", wide_job({.context_parallel_shard = 2})},
       {"tensor", wide_job({.tensor_parallel = 2})}};
-  for (const auto& [name, job] : jobs) {
+  for (const auto& [name, job] : test::in_turn(jobs, 2)) {
     SCOPED_TRACE(name);
     const Trained plain = train(job);
     PipelineJob with = job;

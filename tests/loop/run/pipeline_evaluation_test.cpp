@@ -8,6 +8,7 @@
 
 #include "tests/loop/run/pipeline_job.h"
 #include "tests/loop/run/thirteen_documents.h"
+#include "tests/support/turns.h"
 
 namespace d9d::test::pipeline_evaluation_test {
 namespace {
@@ -88,7 +89,7 @@ TEST(PipelineEvaluation, Of_packed_documents_whose_positions_ranks_share) {
   jobs.push_back({.mesh = {.data_parallel_replicate = 2, .context_parallel_shard = 2}});
   jobs.push_back({.mesh = {.context_parallel_shard = 2, .tensor_parallel = 2}});
   jobs.push_back({.mesh = {.pipeline_parallel = 2, .context_parallel_shard = 2}, .schedule = OneFOneBScheduleConfig{}});
-  for (PipelineJob& job : jobs) {
+  for (PipelineJob job : test::in_turn(jobs, 2)) {
     SCOPED_TRACE(cat(job.mesh.world_size(), " ranks, attention ", enum_name(job.context_parallel.attention)));
     const Trained alone = train(job);
     job.evaluated_data = documents;

@@ -9,6 +9,7 @@
 #include "d9d/model_state/io/huggingface_directory.h"
 
 #include "tests/loop/run/pipeline_job.h"
+#include "tests/support/turns.h"
 
 namespace d9d::test::pipeline_resume_test {
 namespace {
@@ -103,10 +104,12 @@ TEST_F(PipelineResume, On_the_same_stages_continues_bit_for_bit) {
 TEST_F(PipelineResume, On_other_stages_continues_as_one_piece_would) {
   const Trained whole = since(train({.num_steps = kSteps}), kSaved);
   const std::vector<PipelineJob> all = layouts();
+  test::Turns turns(2);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const PipelineJob& from = all[i];
     (void)save(from);
     for (const std::size_t distance : {1, 2, 3}) {
+      if (!turns.has_next()) continue;
       const PipelineJob& to = all[(i + distance) % all.size()];
       SCOPED_TRACE(cat("from ", schedule_of(from.schedule).name, " on ", from.mesh.world_size(), " to ",
                        schedule_of(to.schedule).name, " on ", to.mesh.world_size()));
@@ -127,9 +130,12 @@ TEST_F(PipelineResume, Of_stages_with_experts_continues_as_one_piece_would) {
        .schedule = OneFOneBScheduleConfig{},
        .has_experts = true}};
   const Trained whole = since(train({.has_experts = true, .num_steps = kSteps}), kSaved);
+  test::Turns turns(2);
   for (const PipelineJob& from : jobs) {
     (void)save(from);
-    for (const PipelineJob& to : jobs) expect_same(resume(to), whole);
+    for (const PipelineJob& to : jobs) {
+      if (turns.has_next()) expect_same(resume(to), whole);
+    }
   }
 }
 
@@ -145,11 +151,13 @@ TEST_F(PipelineResume, Of_parts_of_layers_and_sequences_continues_as_one_rank_wo
                                             {.mesh = {.context_parallel_shard = 2, .expert_parallel = 2}},
                                             {},
                                             {.mesh = {.data_parallel_shard = 4, .expert_parallel = 4}}};
+  test::Turns turns(3);
   for (const bool has_experts : {false, true}) {
     std::vector<PipelineJob> jobs = has_experts ? experts : dense;
     for (PipelineJob& job : jobs) job.has_experts = has_experts;
     const Trained whole = since(train({.has_experts = has_experts, .num_steps = kSteps}), kSaved);
     for (std::size_t i = 0; i < jobs.size(); ++i) {
+      if (!turns.has_next()) continue;
       const Trained uninterrupted = since(save(jobs[i]), kSaved);
       SCOPED_TRACE(cat("experts ", has_experts, ", from ", i));
       expect_bit_equal(resume(jobs[i]), uninterrupted);

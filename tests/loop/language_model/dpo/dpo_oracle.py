@@ -1,9 +1,9 @@
 """Computes the loss of Hugging Face trl from given logits, with its own DPOTrainer._compute_loss.
 
-    dpo_oracle.py FILE      FILE: {"beta", "logits" and "reference" [2 P, S, V], "labels" [2 P, S], -100: none}; rows 2 p and
-                            2 p + 1 are the chosen and the rejected answer of pair p
+    dpo_oracle.py FILE      FILE: {"betas", "logits" and "reference" [2 P, S, V], "labels" [2 P, S], -100: none}; rows 2 p
+                            and 2 p + 1 are the chosen and the rejected answer of pair p
 
-Prints {"loss", "gradient" of the logits, "metrics"} as JSON.
+Prints {"loss", "gradient" of the logits, "metrics"} as JSON, a line for each beta.
 """
 
 import json
@@ -34,9 +34,7 @@ class Model(torch.nn.Module):
         return SimpleNamespace(log_probs=each * (self.labels != -100), entropy=rest, mean_logits=rest, is_top1=rest.bool())
 
 
-def main(path):
-    with open(path) as file:
-        case = json.load(file)
+def compute(case, beta):
     logits = torch.tensor(case["logits"], dtype=torch.float64, requires_grad=True)
     reference = torch.tensor(case["reference"], dtype=torch.float64)
     labels = torch.tensor(case["labels"])
@@ -47,7 +45,7 @@ def main(path):
     alone = SimpleNamespace(device=torch.device("cpu"), gather=lambda x: x, gather_for_metrics=lambda x: x)
     trainer = SimpleNamespace(
         model=model, ref_model=Model(reference, labels), accelerator=alone, _metrics=metrics, _total_train_tokens=0, _tp_size=1,
-        aux_loss_enabled=False, ld_alpha=None, precompute_ref_logps=False, f_divergence_type="reverse_kl", beta=case["beta"],
+        aux_loss_enabled=False, ld_alpha=None, precompute_ref_logps=False, f_divergence_type="reverse_kl", beta=beta,
         loss_types=["sigmoid"], loss_weights=[1.0], use_weighting=False,
         args=SimpleNamespace(gradient_checkpointing=False, gradient_checkpointing_kwargs=None))
     model.is_gradient_checkpointing = False
@@ -56,6 +54,13 @@ def main(path):
     loss.backward()
     print(json.dumps({"loss": loss.item(), "gradient": logits.grad.tolist(),
                       "metrics": {name: values[0] for name, values in metrics["train"].items()}}))
+
+
+def main(path):
+    with open(path) as file:
+        case = json.load(file)
+    for beta in case["betas"]:
+        compute(case, beta)
 
 
 main(sys.argv[1])

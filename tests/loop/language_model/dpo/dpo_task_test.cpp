@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -95,17 +96,21 @@ Computed compute(const TokenBatch& batch, const DpoConfig& config) {
 }
 
 TEST(DpoTask, Equals_trls_formula) {
-  for (const double beta : {0.1, 1.5}) {
-    const TokenBatch batch = batch_of(3);
+  const std::vector<double> betas = {0.1, 1.5};
+  const TokenBatch batch = batch_of(3);
+  const std::string file = ::testing::TempDir() + cat("d9d_dpo_case_", ::getpid(), ".json");
+  std::ofstream(file) << json{{"betas", betas},
+                              {"logits", nested(logits_of(batch, 0.7))},
+                              {"reference", nested(logits_of(batch, 0.1))},
+                              {"labels", nested(batch.labels)}};
+  const std::string output = run_python("tests/loop/language_model/dpo/dpo_oracle.py", {file});
+  std::filesystem::remove(file);
+  std::istringstream lines(output.substr(output.find("{\"loss\"")));
+  for (const double beta : betas) {
     const Computed computed = compute(batch, {.beta = beta});
-    const std::string file = ::testing::TempDir() + cat("d9d_dpo_case_", ::getpid(), ".json");
-    std::ofstream(file) << json{{"beta", beta},
-                                {"logits", nested(logits_of(batch, 0.7))},
-                                {"reference", nested(logits_of(batch, 0.1))},
-                                {"labels", nested(batch.labels)}};
-    const std::string output = run_python("tests/loop/language_model/dpo/dpo_oracle.py", {file});
-    std::filesystem::remove(file);
-    const json expected = json::parse(output.substr(output.rfind("{\"loss\"")));
+    std::string line;
+    std::getline(lines, line);
+    const json expected = json::parse(line);
     const double limit = tolerance("fp64").value;
     EXPECT_NEAR(computed.loss.item<double>(), expected["loss"].get<double>(), limit);
     std::vector<double> gradient;
