@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -14,59 +15,108 @@
 namespace d9d {
 namespace {
 
-constexpr double kTolerance = 1e-3;  // by how much of its time a choice may be slower than the best
+constexpr double kTolerance = 1e-3;             // by how much of its time a choice may be slower than the best
+constexpr std::int64_t kMostTried = 1'000'000;  // counts, before the best choice so far is taken
 constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
-// A plan as the search sees it: bytes of all live microbatches.
+// Bytes of the device at each moment, then those of the host.
+using Bytes = std::vector<double>;
+
+// A plan as the search sees it.
 struct Option {
   std::size_t plan = 0;  // index in UnitKind::plans
   double seconds = 0;
-  double device = 0;
-  double host = 0;
+  Bytes bytes;         // of all live microbatches
   double reduced = 0;  // by how much the bound rises for each unit that follows the plan
 };
 
-struct Bytes {
-  double device = 0;
-  double host = 0;
-};
+void add(Bytes& to, double count, const Bytes& bytes) {
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] += count * bytes[i];
+}
+
+// Returns where a concave function on the box from 0 to 1 in each of `num_dims` >= 2 dims is largest, nearly, by the
+// ellipsoid method (Shor 1977; Bland, Goldfarb, Todd 1981). slope: returns the value, and a supergradient.
+std::vector<double> largest_in_box(
+    std::size_t num_dims, const std::function<double(const std::vector<double>&, std::vector<double>&)>& slope) {
+  const auto n = static_cast<double>(num_dims);
+  std::vector<double> center(num_dims, 0.5), best(num_dims, 0), gradient(num_dims), step(num_dims);
+  std::vector<double> ellipsoid(num_dims * num_dims, 0);  // around the box at first
+  for (std::size_t i = 0; i < num_dims; ++i) ellipsoid[i * num_dims + i] = n / 4;
+  double most = slope(best, gradient);
+  constexpr double kHalvings = 20;  // of the error, in each dim
+  for (double left = 2 * n * n * kHalvings; left > 0; --left) {
+    const auto outside = std::ranges::find_if(center, [](double x) { return x < 0 || x > 1; });
+    if (outside != center.end()) {
+      std::ranges::fill(gradient, 0);
+      gradient[static_cast<std::size_t>(outside - center.begin())] = *outside < 0 ? 1 : -1;
+    } else if (const double value = slope(center, gradient); value > most) {
+      most = value;
+      best = center;
+    }
+    double length = 0;  // of the gradient, as the ellipsoid measures
+    for (std::size_t i = 0; i < num_dims; ++i) {
+      step[i] = 0;
+      for (std::size_t j = 0; j < num_dims; ++j) step[i] += ellipsoid[i * num_dims + j] * gradient[j];
+      length += step[i] * gradient[i];
+    }
+    if (!(length > 0)) break;
+    for (double& each : step) each /= std::sqrt(length);
+    for (std::size_t i = 0; i < num_dims; ++i) {
+      center[i] += step[i] / (n + 1);
+      for (std::size_t j = 0; j < num_dims; ++j) {
+        double& each = ellipsoid[i * num_dims + j];
+        each = n * n / (n * n - 1) * (each - 2 / (n + 1) * step[i] * step[j]);
+      }
+    }
+  }
+  return best;
+}
 
 // Finds the counts of plans with the least sum of seconds whose bytes are within limits.
 //
-// For any price of a byte of each memory, the sum over all units of the cheapest seconds + prices * bytes, less
-// prices * limits, is a lower bound of the time. A choice exceeds it by what its plans are dearer than their kinds'
+// For any price of a byte of each memory and moment, the sum over all units of the cheapest seconds + prices * bytes,
+// less prices * limits, is a lower bound of the time. A choice exceeds it by what its plans are dearer than their kinds'
 // cheapest (Option::reduced), and by the price of the bytes that it leaves free. The prices are those with the
-// largest bound. The search tries only counts that exceed it by little, and more until some fit.
+// largest bound. The search tries only counts that exceed it by little, and more until some fit. Where very many exceed
+// it by as little, it improves the best of those that it has tried, by changes of one and of two units.
 class Search {
  public:
   Search(std::vector<std::int64_t> num_units, std::vector<std::vector<Option>> options, Bytes limits)
-      : num_units_(std::move(num_units)), options_(std::move(options)), limits_(limits) {
+      : num_units_(std::move(num_units)), options_(std::move(options)), limits_(std::move(limits)) {
     price();
-    least_.resize(options_.size() + 1);
-    most_.resize(options_.size() + 1);
+    least_.assign(options_.size() + 1, Bytes(limits_.size(), 0));
+    most_ = least_;
+    for (std::size_t kind = 0; kind < options_.size(); ++kind) {
+      least_of_kind_.push_back(extreme_of(kind, [](double a, double b) { return std::min(a, b); }));
+      most_of_kind_.push_back(extreme_of(kind, [](double a, double b) { return std::max(a, b); }));
+    }
     for (std::size_t kind = options_.size(); kind-- > 0;) {
       const auto units = static_cast<double>(num_units_[kind]);
-      least_[kind] = {least_[kind + 1].device + units * least_of(kind, &Option::device),
-                      least_[kind + 1].host + units * least_of(kind, &Option::host)};
-      most_[kind] = {most_[kind + 1].device + units * most_of(kind, &Option::device),
-                     most_[kind + 1].host + units * most_of(kind, &Option::host)};
+      least_[kind] = least_[kind + 1];
+      most_[kind] = most_[kind + 1];
+      add(least_[kind], units, least_of_kind_[kind]);
+      add(most_[kind], units, most_of_kind_[kind]);
     }
     counts_.resize(options_.size());
   }
 
   // Returns, for each kind and option, how many units follow it; empty if nothing fits.
   [[nodiscard]] std::vector<std::vector<std::int64_t>> run() {
+    const Sums nothing{.bytes = Bytes(limits_.size(), 0)};
     double all = price_of(limits_);  // no choice exceeds the bound by more
     for (std::size_t kind = 0; kind < options_.size(); ++kind) {
-      all += static_cast<double>(num_units_[kind]) * most_of(kind, &Option::reduced);
+      const auto dearest = std::ranges::max(options_[kind], {}, &Option::reduced);
+      all += static_cast<double>(num_units_[kind]) * dearest.reduced;
     }
     constexpr double kMore = 4;
     for (double excess = kTolerance * std::abs(bound_); best_counts_.empty(); excess *= kMore) {
       const bool is_last = excess >= all || excess == 0;
       limit_ = is_last ? kUnbounded : excess;
-      visit_kind(0, {});
+      num_tried_ = 0;
+      visit_kind(0, nothing);
       if (is_last) break;
     }
+    if (num_tried_ > kMostTried) improve();
     return best_counts_;
   }
 
@@ -75,82 +125,155 @@ class Search {
  private:
   struct Sums {
     double seconds = 0;
-    double device = 0;
-    double host = 0;
     double reduced = 0;
+    Bytes bytes;
   };
 
-  [[nodiscard]] double least_of(std::size_t kind, double Option::*cost) const {
-    return std::ranges::min(options_[kind], {}, cost).*cost;
-  }
-  [[nodiscard]] double most_of(std::size_t kind, double Option::*cost) const {
-    return std::ranges::max(options_[kind], {}, cost).*cost;
+  [[nodiscard]] Bytes extreme_of(std::size_t kind, double (*extreme)(double, double)) const {
+    Bytes bytes = options_[kind].front().bytes;
+    for (const Option& each : options_[kind]) {
+      for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = extreme(bytes[i], each.bytes[i]);
+    }
+    return bytes;
   }
 
-  [[nodiscard]] static double priced(const Option& option, const Bytes& prices) {
-    return option.seconds + prices.device * option.device + prices.host * option.host;
-  }
-  [[nodiscard]] double cheapest(std::size_t kind, const Bytes& prices) const {
-    double least = kUnbounded;
-    for (const Option& each : options_[kind]) least = std::min(least, priced(each, prices));
-    return least;
-  }
-  [[nodiscard]] double bound(const Bytes& prices) const {
+  // Of what has a price.
+  [[nodiscard]] static double priced(const Bytes& prices, const Bytes& bytes) {
     double sum = 0;
-    for (std::size_t kind = 0; kind < options_.size(); ++kind) {
-      sum += static_cast<double>(num_units_[kind]) * cheapest(kind, prices);
+    for (std::size_t i = 0; i < prices.size(); ++i) {
+      if (prices[i] > 0) sum += prices[i] * bytes[i];
     }
-    if (prices.device > 0) sum -= prices.device * limits_.device;
-    if (prices.host > 0) sum -= prices.host * limits_.host;
+    return sum;
+  }
+  [[nodiscard]] const Option& cheapest(std::size_t kind, const Bytes& prices) const {
+    const auto cost = [&](const Option& each) { return each.seconds + priced(prices, each.bytes); };
+    return *std::ranges::min_element(options_[kind], {}, cost);
+  }
+  // excess: set to the bytes of the cheapest choice less the limits.
+  [[nodiscard]] double bound(const Bytes& prices, Bytes& excess) const {
+    double sum = -priced(prices, limits_);
+    for (std::size_t i = 0; i < excess.size(); ++i) excess[i] = -limits_[i];
+    for (std::size_t kind = 0; kind < options_.size(); ++kind) {
+      const auto units = static_cast<double>(num_units_[kind]);
+      const Option& option = cheapest(kind, prices);
+      sum += units * (option.seconds + priced(prices, option.bytes));
+      add(excess, units, option.bytes);
+    }
     return sum;
   }
   [[nodiscard]] double price_of(const Bytes& bytes) const {
     double sum = 0;
-    if (prices_.device > 0) sum += prices_.device * std::max(0.0, bytes.device);
-    if (prices_.host > 0) sum += prices_.host * std::max(0.0, bytes.host);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      if (prices_[i] > 0) sum += prices_[i] * std::max(0.0, bytes[i]);
+    }
     return sum;
   }
 
-  // Returns a price at which no unit would take more of these bytes than it must, whatever those of the host cost.
-  [[nodiscard]] double highest_price(double Option::*bytes) const {
+  // Returns a price at which no unit would take more of these bytes than it must, whatever others cost.
+  [[nodiscard]] double highest_price(std::size_t bytes) const {
+    if (std::isinf(limits_[bytes])) return 0;
     double highest = 0;
     for (const auto& of_kind : options_) {
       for (const Option& from : of_kind) {
         for (const Option& to : of_kind) {
-          if (from.*bytes <= to.*bytes) continue;
-          highest = std::max(highest, (to.seconds - from.seconds) / (from.*bytes - to.*bytes));
+          const double saved = from.bytes[bytes] - to.bytes[bytes];
+          if (saved > 0) highest = std::max(highest, (to.seconds - from.seconds) / saved);
         }
       }
     }
     return 2 * highest;
   }
 
-  // Returns where a concave function on [0, end] is largest, nearly.
-  template <class Function>
-  [[nodiscard]] static double largest_at(double end, const Function& function) {
-    constexpr int kNumSteps = 60;
-    double begin = 0;
-    for (int i = 0; i < kNumSteps; ++i) {
-      const double left = begin + (end - begin) / 3, right = end - (end - begin) / 3;
-      function(left) < function(right) ? begin = left : end = right;
+  void price() {
+    Bytes highest;
+    for (std::size_t i = 0; i < limits_.size(); ++i) highest.push_back(highest_price(i));
+    const auto prices_at = [&](const std::vector<double>& parts) {
+      Bytes prices = highest;
+      for (std::size_t i = 0; i < prices.size(); ++i) prices[i] *= parts[i];
+      return prices;
+    };
+    prices_ = prices_at(largest_in_box(limits_.size(), [&](const std::vector<double>& parts, Bytes& slope) {
+      const double value = bound(prices_at(parts), slope);
+      for (std::size_t i = 0; i < slope.size(); ++i) slope[i] = highest[i] > 0 ? highest[i] * slope[i] : 0;
+      return value;
+    }));
+    Bytes excess(limits_.size());
+    bound_ = bound(prices_, excess);
+    for (std::size_t kind = 0; kind < options_.size(); ++kind) {
+      const Option& best = cheapest(kind, prices_);
+      const double least = best.seconds + priced(prices_, best.bytes);
+      for (Option& each : options_[kind]) each.reduced = each.seconds + priced(prices_, each.bytes) - least;
+      std::ranges::stable_sort(options_[kind], {}, &Option::reduced);
     }
-    return (begin + end) / 2;
   }
 
-  void price() {
-    const double highest_device = std::isinf(limits_.device) ? 0 : highest_price(&Option::device);
-    const double highest_host = std::isinf(limits_.host) ? 0 : highest_price(&Option::host);
-    const auto host_at = [&](double device) {
-      return largest_at(highest_host, [&](double host) { return bound({device, host}); });
-    };
-    prices_.device = largest_at(highest_device, [&](double device) { return bound({device, host_at(device)}); });
-    prices_.host = host_at(prices_.device);
-    if (bound(prices_) < bound({})) prices_ = {};
-    bound_ = bound(prices_);
+  // One unit that follows another plan.
+  struct Change {
+    std::size_t kind = 0, from = 0, to = 0;
+    double seconds = 0;
+    Bytes bytes;
+  };
+
+  [[nodiscard]] std::vector<Change> possible_changes() const {
+    std::vector<Change> changes;
     for (std::size_t kind = 0; kind < options_.size(); ++kind) {
-      const double least = cheapest(kind, prices_);
-      for (Option& each : options_[kind]) each.reduced = priced(each, prices_) - least;
-      std::ranges::stable_sort(options_[kind], {}, &Option::reduced);
+      for (std::size_t from = 0; from < options_[kind].size(); ++from) {
+        for (std::size_t to = 0; to < options_[kind].size(); ++to) {
+          if (from == to || best_counts_[kind][from] == 0) continue;
+          const Option &old = options_[kind][from], &other = options_[kind][to];
+          Change& change = changes.emplace_back(Change{
+              .kind = kind, .from = from, .to = to, .seconds = other.seconds - old.seconds, .bytes = other.bytes});
+          add(change.bytes, -1, old.bytes);
+        }
+      }
+    }
+    return changes;
+  }
+
+  // Makes the best change of one or two units of the choice for as long as that saves time.
+  void improve() {
+    Bytes left = limits_;
+    double seconds = 0;
+    for (std::size_t kind = 0; kind < options_.size(); ++kind) {
+      for (std::size_t i = 0; i < options_[kind].size(); ++i) {
+        const auto units = static_cast<double>(best_counts_[kind][i]);
+        add(left, -units, options_[kind][i].bytes);
+        seconds += units * options_[kind][i].seconds;
+      }
+    }
+    constexpr double kLeast = 1e-5;  // of the time
+    while (true) {
+      const std::vector<Change> changes = possible_changes();
+      std::vector<const Change*> best;
+      double saves = kLeast * std::abs(seconds);
+      const auto consider = [&](const std::vector<const Change*>& together) {
+        double saved = 0;
+        for (const Change* each : together) saved -= each->seconds;
+        if (saved <= saves) return;
+        for (std::size_t i = 0; i < left.size(); ++i) {
+          double bytes = 0;
+          for (const Change* each : together) bytes += each->bytes[i];
+          if (bytes > left[i]) return;
+        }
+        saves = saved;
+        best = together;
+      };
+      for (std::size_t i = 0; i < changes.size(); ++i) {
+        const Change& one = changes[i];
+        consider({&one});
+        for (std::size_t j = i; j < changes.size(); ++j) {
+          const Change& other = changes[j];
+          const bool is_of_same = one.kind == other.kind && one.from == other.from;
+          if (!is_of_same || best_counts_[one.kind][one.from] > 1) consider({&one, &other});
+        }
+      }
+      if (best.empty()) return;
+      for (const Change* each : best) {
+        --best_counts_[each->kind][each->from];
+        ++best_counts_[each->kind][each->to];
+        add(left, -1, each->bytes);
+      }
+      seconds -= saves;
     }
   }
 
@@ -169,16 +292,18 @@ class Search {
     const Option& option = options_[kind][index];
     const bool is_last = index + 1 == options_[kind].size();
     for (std::int64_t count = num_left; count >= 0; --count) {
+      if (++num_tried_ > kMostTried && (limit_ < kUnbounded || !best_counts_.empty())) return;
       const auto units = static_cast<double>(count), rest = static_cast<double>(num_left - count);
-      const Sums with{sums.seconds + units * option.seconds, sums.device + units * option.device,
-                      sums.host + units * option.host, sums.reduced + units * option.reduced};
-      const Bytes& least = least_[kind + 1];
-      const Bytes& most = most_[kind + 1];
-      const bool fits = with.device + rest * least_of(kind, &Option::device) + least.device <= limits_.device &&
-                        with.host + rest * least_of(kind, &Option::host) + least.host <= limits_.host;
-      const Bytes left{limits_.device - with.device - rest * most_of(kind, &Option::device) - most.device,
-                       limits_.host - with.host - rest * most_of(kind, &Option::host) - most.host};
-      if (fits && with.reduced + price_of(left) <= limit_) {
+      Sums with{sums.seconds + units * option.seconds, sums.reduced + units * option.reduced, sums.bytes};
+      add(with.bytes, units, option.bytes);
+      bool fits = true;
+      double price_of_left = 0;
+      for (std::size_t i = 0; i < limits_.size(); ++i) {
+        fits = fits && with.bytes[i] + rest * least_of_kind_[kind][i] + least_[kind + 1][i] <= limits_[i];
+        const double left = limits_[i] - with.bytes[i] - rest * most_of_kind_[kind][i] - most_[kind + 1][i];
+        if (prices_[i] > 0) price_of_left += prices_[i] * std::max(0.0, left);
+      }
+      if (fits && with.reduced + price_of_left <= limit_) {
         counts_[kind][index] = count;
         is_last || rest == 0 ? visit_kind(kind + 1, with) : visit_option(kind, index + 1, num_left - count, with);
         counts_[kind][index] = 0;
@@ -191,11 +316,14 @@ class Search {
   std::vector<std::vector<Option>> options_;  // by kind, the cheapest first
   const Bytes limits_;
   Bytes prices_;
-  double bound_ = 0;          // of the seconds of any choice that fits
+  double bound_ = 0;                  // of the seconds of any choice that fits
+  std::vector<Bytes> least_of_kind_;  // that one unit takes
+  std::vector<Bytes> most_of_kind_;
   std::vector<Bytes> least_;  // that the kinds from this one on take
   std::vector<Bytes> most_;   // likewise
   std::vector<std::vector<std::int64_t>> counts_;
-  double limit_ = kUnbounded;  // how much a choice may exceed the bound to be tried
+  double limit_ = kUnbounded;   // how much a choice may exceed the bound to be tried
+  std::int64_t num_tried_ = 0;  // counts, with this limit or one that was as large
   std::vector<std::vector<std::int64_t>> best_counts_;
 };
 
@@ -207,30 +335,38 @@ std::set<double> distinct_working_bytes(const std::vector<UnitKind>& kinds) {
   return all;
 }
 
-// Returns the choice with the least seconds, or with the least device bytes, among plans that need at most `working`.
+// Returns the choice with the least seconds, or with few device bytes, among plans that need at most `working`.
 std::optional<ActivationPlanChoice> find(const ActivationPlanRequest& request, double working, bool by_bytes) {
+  const std::size_t num_moments = request.moment_bytes.size();
   std::vector<std::int64_t> num_units;
   std::vector<std::vector<Option>> options;
   for (const UnitKind& kind : request.kinds) {
-    const auto live = static_cast<double>(kind.num_live);
+    D9D_ASSERT(kind.num_live.size() == num_moments, "units with other moments than the request");
     num_units.push_back(kind.num_units);
     options.emplace_back();
     for (std::size_t i = 0; i < kind.plans.size(); ++i) {
       const PlanCosts& plan = kind.plans[i];
       if (plan.working_bytes > working) continue;
-      options.back().push_back({.plan = i,
-                                .seconds = by_bytes ? live * plan.device_bytes : plan.seconds,
-                                .device = live * plan.device_bytes,
-                                .host = live * plan.host_bytes});
+      Option& option = options.back().emplace_back(Option{.plan = i, .seconds = plan.seconds});
+      for (const double bytes : {plan.device_bytes, plan.host_bytes}) {
+        for (const std::int64_t live : kind.num_live) option.bytes.push_back(static_cast<double>(live) * bytes);
+      }
+      const auto on_device = option.bytes.begin() + static_cast<std::ptrdiff_t>(num_moments);
+      if (by_bytes) option.seconds = *std::max_element(option.bytes.begin(), on_device);
     }
     if (options.back().empty()) return std::nullopt;
   }
   const double early = request.resident_bytes - request.late_bytes;
-  const double device = by_bytes ? kUnbounded : request.device_bytes - early - working;
-  Search search(num_units, std::move(options), {.device = device, .host = request.host_bytes});
+  Bytes limits;
+  for (const double beside : request.moment_bytes) {
+    limits.push_back(by_bytes ? kUnbounded : request.device_bytes - early - beside - working);
+  }
+  limits.resize(2 * num_moments, request.host_bytes);
+  Search search(num_units, std::move(options), limits);
   const auto counts = search.run();
   if (counts.empty()) return std::nullopt;
-  ActivationPlanChoice choice{.device_bytes = early + working};
+  ActivationPlanChoice choice;
+  Bytes bytes(2 * num_moments, 0);
   double of_first = kUnbounded;  // what the unit keeps that backward reaches last
   for (std::size_t kind = 0; kind < counts.size(); ++kind) {
     choice.num_units.emplace_back(request.kinds[kind].plans.size(), 0);
@@ -239,14 +375,17 @@ std::optional<ActivationPlanChoice> find(const ActivationPlanRequest& request, d
       const auto units = static_cast<double>(counts[kind][i]);
       choice.num_units.back()[option.plan] = counts[kind][i];
       choice.seconds += units * request.kinds[kind].plans[option.plan].seconds;
-      choice.device_bytes += units * option.device;
-      if (units > 0) of_first = std::min(of_first, option.device);
-      choice.host_bytes += units * option.host;
+      add(bytes, units, option.bytes);
+      if (units > 0) of_first = std::min(of_first, option.bytes.front());
     }
+  }
+  for (std::size_t i = 0; i < num_moments; ++i) {
+    choice.device_bytes = std::max(choice.device_bytes, early + request.moment_bytes[i] + bytes[i] + working);
+    choice.host_bytes = std::max(choice.host_bytes, bytes[num_moments + i]);
   }
   const auto all = static_cast<double>(std::accumulate(num_units.begin(), num_units.end(), std::int64_t{0}));
   const double at_end = request.resident_bytes - request.late_bytes / all + of_first + working;
-  choice.device_bytes = std::max(choice.device_bytes, at_end);
+  if (request.late_bytes > 0) choice.device_bytes = std::max(choice.device_bytes, at_end);
   if (!by_bytes && choice.device_bytes > request.device_bytes) return std::nullopt;
   return choice;
 }

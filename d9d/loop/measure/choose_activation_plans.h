@@ -8,7 +8,8 @@
 //   const auto choice = choose_activation_plans({.kinds = {layers}, .resident_bytes = 20e9, .device_bytes = 120e9});
 //   choice.num_units[0];                         // of the 28 layers, how many follow each of the two plans: {9, 19}
 //
-// Units of a kind are interchangeable. No other choice within these bytes takes 0.1 % less time.
+// Units of a kind are interchangeable. No other choice within these bytes takes 0.1 % less time or, where there are
+// too many to try all, none that differs in one or two units.
 #pragma once
 
 #include <cstdint>
@@ -30,25 +31,27 @@ struct PlanCosts {
 // Units that cost the same.
 struct UnitKind {
   std::int64_t num_units = 0;
-  std::int64_t num_live = 1;  // microbatches whose activations the units' stage keeps at the same time
+  std::vector<std::int64_t> num_live = {1};  // at each moment, microbatches whose activations the units' stage keeps
   std::vector<PlanCosts> plans = {};
 };
 
 struct ActivationPlanRequest {
   std::vector<UnitKind> kinds = {};
   double resident_bytes = 0;  // what the rank keeps on its device all the time, such as parameters
+  // What it keeps beside that and what units keep, at each moment of a step that limits what units may keep.
+  std::vector<double> moment_bytes = {0};
   // Those of resident_bytes that exist only where units keep nothing any more: backward makes the gradients of a unit
   // when it has freed what later units keep. Units that keep less come first, so the most is taken before the backward
   // of the last unit, or in that of the first.
   double late_bytes = 0;
-  double device_bytes = 0;  // most that resident_bytes, what units keep, and the work of one of them may take
-  double host_bytes = 0;    // most that units may keep in host memory
+  double device_bytes = 0;  // most that all that, what units keep, and the work of one of them may take at a moment
+  double host_bytes = 0;    // most that units may keep in host memory at a moment
 };
 
 struct ActivationPlanChoice {
   std::vector<std::vector<std::int64_t>> num_units = {};  // by kind and plan of the request
   double seconds = 0;                                     // of all units, for one microbatch
-  double device_bytes = 0;                                // taken, in the sense of the request
+  double device_bytes = 0;                                // most that is taken, in the sense of the request
   double host_bytes = 0;
 };
 

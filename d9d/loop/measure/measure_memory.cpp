@@ -19,6 +19,7 @@
 #include "d9d/pipelining/executor/peer_link.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
 #include "d9d/pipelining/executor/stage_probe.h"
+#include "d9d/pipelining/program/live_microbatches.h"
 
 namespace d9d {
 namespace {
@@ -38,33 +39,19 @@ bool splits_backward(const PipelineProgram& program) {
   });
 }
 
-// Finds the time in `program` at which the activations and deferred tensors of all stages together have the most bytes.
-// Sets num_live and num_waiting of each stage to their values at that time.
-void count_live(const RankProgram& program, std::vector<StageMemory>& stages) {
-  std::vector<StageMemory> now = stages;
-  const auto bytes_of = [](const StageMemory& stage) {
-    return stage.num_live * stage.activations + stage.num_waiting * stage.deferred;
-  };
+// Finds the time in the rank's program at which the activations and deferred tensors of all stages together have the
+// most bytes. Sets num_live and num_waiting of each stage to their values at that time.
+void count_live(const PipelineProgram& program, RankMemory& memory) {
+  RankMemory now = memory;
   std::int64_t most = -1;
-  for (const Action& action : program) {
-    std::vector<StageMemory> after = now;
-    for (const ComputeAction& part : compute_parts(action)) {
-      const auto of = [&](std::vector<StageMemory>& all) -> StageMemory& {
-        return *std::ranges::find(all, stage_of(part), &StageMemory::stage);
-      };
-      if (holds<ForwardAction>(part)) ++of(now).num_live, ++of(after).num_live;
-      if (holds<BackwardAction>(part) || holds<BackwardInputAction>(part)) --of(after).num_live;
-      if (holds<BackwardInputAction>(part)) ++of(after).num_waiting;
-      if (holds<BackwardWeightAction>(part)) --of(after).num_waiting;
+  for (const std::vector<WaitingMicrobatches>& waiting : waiting_microbatches(program, memory.pipeline_rank)) {
+    for (std::size_t i = 0; i < waiting.size(); ++i) {
+      now.stages[i].num_live = waiting[i].for_backward;
+      now.stages[i].num_waiting = waiting[i].for_weights;
     }
-    for (const auto* const each : {&now, &after}) {
-      std::int64_t bytes = 0;
-      for (const StageMemory& stage : *each) bytes += bytes_of(stage);
-      if (bytes <= most) continue;
-      most = bytes;
-      stages = *each;
-    }
-    now = std::move(after);
+    if (now.activations() <= most) continue;
+    most = now.activations();
+    memory.stages = now.stages;
   }
 }
 
@@ -184,7 +171,7 @@ class MeasuredRank {
       const StageMeasurement stage(context_, meter_, model_stages_[i]->info, stages_[i], *modules_[i]);
       splits ? stage.measure_split(memory_.stages[i]) : stage.measure(memory_.stages[i]);
     }
-    count_live(program_.ranks[static_cast<std::size_t>(memory_.pipeline_rank)], memory_.stages);
+    count_live(program_, memory_);
     set_num_microbatches(request_.num_microbatches);
     gradients_->reset();
     meter_.reset_peak();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -154,32 +153,24 @@ double budget_bytes(const UnbuiltJob& job, const MeasuredSplit& split, const Dev
 
 }  // namespace
 
-std::vector<WaitingMicrobatches> waiting_microbatches(const PipelineProgram& program, std::int64_t rank) {
-  std::map<StageIndex, WaitingMicrobatches> now, most;
-  for (const StageIndex stage : program.stages.stages_of(rank)) now[stage] = most[stage] = {.for_backward = 0};
-  for (const Action& action : program.ranks.at(static_cast<std::size_t>(rank))) {
-    const auto parts = compute_parts(action);
-    for (const ComputeAction& part : parts) {
-      if (holds<ForwardAction>(part)) ++now.at(stage_of(part)).for_backward;
-      if (holds<BackwardInputAction>(part)) ++now.at(stage_of(part)).for_weights;
-    }
-    for (auto& [stage, waiting] : most) {
-      waiting.for_backward = std::max(waiting.for_backward, now.at(stage).for_backward);
-      waiting.for_weights = std::max(waiting.for_weights, now.at(stage).for_weights);
-    }
-    for (const ComputeAction& part : parts) {
-      if (holds<BackwardAction>(part) || holds<BackwardInputAction>(part)) --now.at(stage_of(part)).for_backward;
-      if (holds<BackwardWeightAction>(part)) --now.at(stage_of(part)).for_weights;
-    }
+KeptMoments greatest_moments(const PipelineProgram& program, std::int64_t rank) {
+  const auto keeps_as_much = [](const std::vector<WaitingMicrobatches>& a, const std::vector<WaitingMicrobatches>& b) {
+    return std::ranges::equal(a, b, [](const WaitingMicrobatches& x, const WaitingMicrobatches& y) {
+      return x.for_backward >= y.for_backward && x.for_weights >= y.for_weights;
+    });
+  };
+  KeptMoments greatest;
+  for (const std::vector<WaitingMicrobatches>& moment : waiting_microbatches(program, rank)) {
+    const auto is_less = [&](const auto& other) { return keeps_as_much(other, moment); };
+    if (std::ranges::any_of(greatest, is_less)) continue;
+    std::erase_if(greatest, [&](const auto& other) { return keeps_as_much(moment, other); });
+    greatest.push_back(moment);
   }
-  std::vector<WaitingMicrobatches> of_stages;
-  for (const auto& [stage, waiting] : most) of_stages.push_back(waiting);
-  return of_stages;
+  return greatest;
 }
 
 MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split, const MeasuredSplit::Running& running,
-                            const std::vector<WaitingMicrobatches>& waiting, const PassKind& pass,
-                            std::int64_t num_microbatches) {
+                            const KeptMoments& moments, const PassKind& pass, std::int64_t num_microbatches) {
   const DeviceMesh ranks = job.context.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"});
   const bool may_offload = job.config.memory_budget.value().host.bytes > 0;
   MeasuredPlans measured;
@@ -209,9 +200,15 @@ MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split, const M
   const double usable = split.usable_bytes().value_or(measured.request.device_bytes);
   const double room = -largest({split.held_bytes() - usable}, ranks).front();
   resident = largest(resident, ranks);
+  measured.request.moment_bytes.assign(moments.size(), 0);
   for (std::size_t i = 0; i < running.stages.size(); ++i) {
-    measured.request.resident_bytes +=
-        resident[i] + static_cast<double>(waiting[i].for_weights) * bases[i].deferred_bytes;
+    measured.request.resident_bytes += resident[i];
+    std::vector<std::int64_t> num_live;
+    for (std::size_t moment = 0; moment < moments.size(); ++moment) {
+      const WaitingMicrobatches& waiting = moments[moment][i];
+      num_live.push_back(waiting.for_backward);
+      measured.request.moment_bytes[moment] += static_cast<double>(waiting.for_weights) * bases[i].deferred_bytes;
+    }
     std::int64_t num_units = 0;
     for (const AlikeUnits& kind : measured.units[i]) num_units += std::ssize(kind.units);
     if (num_microbatches == 1 && job.context.mesh_parameters().world_size() == 1) {
@@ -222,7 +219,7 @@ MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split, const M
       const AlikeUnits& kind = measured.units[i][j];
       measured.request.kinds.push_back(
           {.num_units = std::ssize(kind.units),
-           .num_live = waiting[i].for_backward,
+           .num_live = num_live,
            .plans = plans.measure(kind, frugal[i][j], 1.0 / static_cast<double>(num_units), may_offload)});
     }
   }

@@ -3,7 +3,7 @@
 // Example
 //   MeasuredSplit split(job, placement);                                  // built
 //   split.run_first_microbatch([&](const MeasuredSplit::Running& running) {
-//     const MeasuredPlans plans = measure_plans(job, split, running, waiting, {.is_split = false}, num_microbatches);
+//     const MeasuredPlans plans = measure_plans(job, split, running, moments, {.is_split = false}, num_microbatches);
 //     const ActivationPlanChoice choice = choose_activation_plans(plans.request);
 //   });
 //
@@ -20,17 +20,14 @@
 #include "d9d/loop/measure/activation_units.h"
 #include "d9d/loop/measure/choose_activation_plans.h"
 #include "d9d/loop/measure/measured_split.h"
+#include "d9d/pipelining/program/live_microbatches.h"
 
 namespace d9d {
 
-// The most microbatches of a stage that wait at the same time in a step.
-struct WaitingMicrobatches {
-  std::int64_t for_backward = 1;  // with their activations: from F to B or I
-  std::int64_t for_weights = 0;   // from I to W
-};
-
-// Returns those of each stage of the rank, in increasing order, in a step with this program.
-[[nodiscard]] std::vector<WaitingMicrobatches> waiting_microbatches(const PipelineProgram& program, std::int64_t rank);
+// Of what a rank keeps in the course of a step, what could be most: waiting_microbatches() of the program without the
+// actions during which other actions keep at least as many of each stage. At least one.
+using KeptMoments = std::vector<std::vector<WaitingMicrobatches>>;
+[[nodiscard]] KeptMoments greatest_moments(const PipelineProgram& program, std::int64_t rank);
 
 struct MeasuredPlans {
   ActivationPlanRequest request = {};  // kinds are those of all stages of the rank, one stage after the other
@@ -39,10 +36,9 @@ struct MeasuredPlans {
 
 // Collective over the ranks that have the same stages as this one; called by the work of
 // MeasuredSplit::run_first_microbatch(). Returns the same on these ranks, the largest of what they measure, with units
-// of `split`, which it borrows. waiting: of each stage. num_microbatches: of a step.
+// of `split`, which it borrows. num_microbatches: of a step.
 [[nodiscard]] MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split,
-                                          const MeasuredSplit::Running& running,
-                                          const std::vector<WaitingMicrobatches>& waiting, const PassKind& pass,
-                                          std::int64_t num_microbatches);
+                                          const MeasuredSplit::Running& running, const KeptMoments& moments,
+                                          const PassKind& pass, std::int64_t num_microbatches);
 
 }  // namespace d9d

@@ -91,8 +91,9 @@ std::vector<std::string> lines_of(const MeasuredPlans& measured, const Activatio
   for (std::size_t i = 0; i < stages.size(); ++i) {
     for (const AlikeUnits& units : measured.units[i]) {
       const UnitKind& costs = measured.request.kinds[kind];
+      const std::int64_t num_live = *std::ranges::max_element(costs.num_live);
       lines.push_back(cat("stage ", stages[i].value, ", ", costs.num_units, " units such as ", units.name,
-                          costs.num_live == 1 ? "" : cat(", ", costs.num_live, " microbatches at a time"), ":"));
+                          num_live == 1 ? "" : cat(", ", num_live, " microbatches at a time"), ":"));
       double least = costs.plans.front().seconds;
       for (std::size_t j = 0; j < costs.plans.size(); ++j) {
         const PlanCosts& plan = costs.plans[j];
@@ -162,9 +163,10 @@ std::optional<BudgetedPlans> plans_within_budget(const UnbuiltJob& job, const Pi
     num_microbatches = std::max(num_microbatches, each.get<std::int64_t>());
   }
   const PipelineProgram program = build_compute_program(schedule, num_ranks, num_microbatches);
-  const std::vector<WaitingMicrobatches> waiting = waiting_microbatches(program, rank);
-  const bool is_split =
-      placement.num_stages() > 1 && std::ranges::any_of(waiting, [](const auto& each) { return each.for_weights > 0; });
+  const KeptMoments moments = greatest_moments(program, rank);
+  const bool is_split = placement.num_stages() > 1 && std::ranges::any_of(moments, [](const auto& stages) {
+                          return std::ranges::any_of(stages, [](const auto& each) { return each.for_weights > 0; });
+                        });
   const DefaultGenerators generators(job.context.device());
   wait_for_all(job.context);  // ranks may be threads of one process, which share a generator
   BudgetedPlans budgeted;
@@ -176,7 +178,7 @@ std::optional<BudgetedPlans> plans_within_budget(const UnbuiltJob& job, const Pi
     split.run_first_microbatch([&](const MeasuredSplit::Running& running) {
       refused_together(job.context, [&] {
         const MeasuredPlans measured =
-            measure_plans(job, split, running, waiting,
+            measure_plans(job, split, running, moments,
                           {.is_split = is_split, .backward_follows = placement.num_stages() == 1}, num_microbatches);
         budgeted.device_bytes = static_cast<std::int64_t>(measured.request.device_bytes);
         budgeted.plans.resize(split.modules().size());

@@ -7,21 +7,35 @@
 
 namespace d9d {
 
-std::vector<std::int64_t> live_microbatches(const PipelineProgram& program, std::int64_t rank) {
-  const auto& actions = program.ranks.at(static_cast<std::size_t>(rank));
+std::vector<std::vector<WaitingMicrobatches>> waiting_microbatches(const PipelineProgram& program, std::int64_t rank) {
+  std::vector<WaitingMicrobatches> now;
+  for (const StageIndex stage : program.stages.stages_of(rank)) now.push_back({.stage = stage});
+  const auto of = [&](const ComputeAction& part) -> WaitingMicrobatches& {
+    return *std::ranges::find(now, stage_of(part), &WaitingMicrobatches::stage);
+  };
   const bool has_backward = program.has_backward();
-  std::vector<std::int64_t> counts;
-  std::int64_t live = 0;
-  for (const auto& action : actions) {
+  std::vector<std::vector<WaitingMicrobatches>> all;
+  for (const Action& action : program.ranks.at(static_cast<std::size_t>(rank))) {
     // While composed computations run, both the microbatch of the forward and that of the backward are live.
     const auto parts = compute_parts(action);
-    const auto is_forward = [](const ComputeAction& part) { return holds<ForwardAction>(part); };
-    const auto is_last = [](const ComputeAction& part) {
-      return holds<BackwardAction>(part) || holds<BackwardWeightAction>(part);
-    };
-    if (has_backward) live += std::ranges::count_if(parts, is_forward);
-    counts.push_back(live);
-    live -= std::ranges::count_if(parts, is_last);
+    for (const ComputeAction& part : parts) {
+      if (has_backward && holds<ForwardAction>(part)) ++of(part).for_backward;
+    }
+    all.push_back(now);
+    for (const ComputeAction& part : parts) {
+      if (holds<BackwardAction>(part) || holds<BackwardInputAction>(part)) --of(part).for_backward;
+      if (holds<BackwardInputAction>(part)) ++of(part).for_weights;
+      if (holds<BackwardWeightAction>(part)) --of(part).for_weights;
+    }
+  }
+  return all;
+}
+
+std::vector<std::int64_t> live_microbatches(const PipelineProgram& program, std::int64_t rank) {
+  std::vector<std::int64_t> counts;
+  for (const auto& stages : waiting_microbatches(program, rank)) {
+    std::int64_t& count = counts.emplace_back();
+    for (const WaitingMicrobatches& each : stages) count += each.for_backward + each.for_weights;
   }
   return counts;
 }

@@ -1,5 +1,7 @@
-// What plans of activations are measured for: the units of a stage, and the microbatches that wait at the same time.
+// What plans of activations are measured for: the units of a stage, and the moments at which a rank keeps most.
 #include "d9d/loop/measure/measured_plans.h"
+
+#include <algorithm>
 
 #include <gtest/gtest.h>
 
@@ -53,33 +55,45 @@ TEST(ActivationUnits, Inside_a_unit_are_none) {
   EXPECT_EQ(activation_units(*outer), std::vector<Module*>{&*outer});
 }
 
-TEST(WaitingMicrobatches, Are_those_that_a_rank_keeps_where_backward_is_whole) {
+TEST(GreatestMoments, Are_one_where_backward_is_whole) {
   constexpr std::int64_t kNumRanks = 4, kNumMicrobatches = 8;
   for (const PipelineScheduleConfig& config :
        {PipelineScheduleConfig(GPipeScheduleConfig{}), PipelineScheduleConfig(OneFOneBScheduleConfig{})}) {
     const PipelineProgram program = build_compute_program(schedule_of(config), kNumRanks, kNumMicrobatches);
     const std::vector<std::int64_t> live = peak_live_microbatches(program);
     for (std::int64_t rank = 0; rank < kNumRanks; ++rank) {
-      const auto waiting = waiting_microbatches(program, rank);
-      ASSERT_EQ(waiting.size(), 1U);
-      EXPECT_EQ(waiting[0].for_backward, live[static_cast<std::size_t>(rank)]);
-      EXPECT_EQ(waiting[0].for_weights, 0);
+      EXPECT_EQ(greatest_moments(program, rank),
+                (KeptMoments{{{.stage = {rank}, .for_backward = live[static_cast<std::size_t>(rank)]}}}));
     }
   }
 }
 
-TEST(WaitingMicrobatches, Of_a_split_backward_wait_for_their_weights_too) {
-  const PipelineProgram program = build_compute_program(schedule_of(ZeroBubbleVScheduleConfig{}), 2, 8);
-  const std::vector<std::int64_t> live = peak_live_microbatches(program);
-  for (std::int64_t rank = 0; rank < 2; ++rank) {
-    const auto waiting = waiting_microbatches(program, rank);
-    ASSERT_EQ(waiting.size(), 2U);
-    std::int64_t for_backward = 0, for_weights = 0;
-    for (const auto& stage : waiting) for_backward += stage.for_backward, for_weights += stage.for_weights;
-    EXPECT_GE(for_backward + for_weights, live[static_cast<std::size_t>(rank)]);
-    EXPECT_LE(for_backward, live[static_cast<std::size_t>(rank)] + 1);
-    EXPECT_GT(for_weights, 0);
+// Of each action one keeps as much, and none of them as much as another.
+TEST(GreatestMoments, Are_as_many_as_no_other_is_above) {
+  const auto is_above = [](const std::vector<WaitingMicrobatches>& a, const std::vector<WaitingMicrobatches>& b) {
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      if (a[i].for_backward < b[i].for_backward || a[i].for_weights < b[i].for_weights) return false;
+    }
+    return true;
+  };
+  std::size_t most = 0;
+  for (const PipelineScheduleConfig& config :
+       {PipelineScheduleConfig(OneFOneBScheduleConfig{.zero_bubble = true}),
+        PipelineScheduleConfig(OneFOneBScheduleConfig{.num_stages_per_rank = 2}),
+        PipelineScheduleConfig(ZeroBubbleVScheduleConfig{}), PipelineScheduleConfig(DualPipeVScheduleConfig{})}) {
+    const PipelineProgram program = build_compute_program(schedule_of(config), 4, 16);
+    for (std::int64_t rank = 0; rank < 4; ++rank) {
+      const KeptMoments greatest = greatest_moments(program, rank);
+      most = std::max(most, greatest.size());
+      for (const auto& moment : waiting_microbatches(program, rank)) {
+        EXPECT_TRUE(std::ranges::any_of(greatest, [&](const auto& each) { return is_above(each, moment); }));
+      }
+      for (const auto& each : greatest) {
+        EXPECT_EQ(std::ranges::count_if(greatest, [&](const auto& other) { return is_above(other, each); }), 1);
+      }
+    }
   }
+  EXPECT_GT(most, 1U);
 }
 
 }  // namespace
