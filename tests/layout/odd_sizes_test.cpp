@@ -54,10 +54,12 @@ TEST_P(OddSizes, Of_heads_with_adapters_and_magnitudes_train_as_on_one_rank) {
 
 // Sequences of eight positions, alone, with padding and in packs.
 TEST(OddSequences, Train_as_on_one_rank) {
+  Turns turns(2);
   for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{.tensor_parallel = 3},
                                            {.pipeline_parallel = 2, .tensor_parallel = 3},
                                            {.data_parallel_shard = 2, .tensor_parallel = 3},
                                            {.context_parallel_shard = 2, .tensor_parallel = 5}}) {
+    if (!turns.has_next()) continue;
     expect_trains({.job = {.num_layers = 2, .num_sequences = 2}, .layout = {.mesh = mesh}});
     expect_trains({.job = {.num_layers = 2, .has_short_sequences = true}, .layout = {.mesh = mesh, .pads = true}});
     expect_trains({.job = {.num_layers = 2, .packs = true, .num_sequences = 2}, .layout = {.mesh = mesh}});
