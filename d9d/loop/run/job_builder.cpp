@@ -110,6 +110,8 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
   warm_up_ = start_warm_up(context_.device());
   std::unique_ptr<EventBus> events = announce();
   const JobSchedule schedule = open_data(given, *events);
+  // A schedule that does not fit the run is refused before anything is measured or built.
+  LearningRateScheduler lr_scheduler = parts_.lr_scheduler.build_scheduler(context_, schedule.total_steps());
   const TrainerConfig found = with_found_source(context_, given, saved_, parts_.task.reference().has_value());
   packs_->stream().start();  // so that the first step's data is ready when the model is
 
@@ -159,7 +161,6 @@ TrainingJob JobBuilder::build(const TrainerConfig& given) {
   Optimizer optimizer = parts_.optimizer.build_optimizer(context_, trainable_parameters(*module));
   std::optional<Ema> ema;
   if (config.ema) ema.emplace(trainable_parameters(*module).parameters, config.ema->average);
-  LearningRateScheduler lr_scheduler = parts_.lr_scheduler.build_scheduler(context_, schedule.total_steps());
   const bool is_own = dynamic_cast<const AutoOptimizerProvider*>(&parts_.optimizer) == nullptr;  // of the program
   if (is_own && saves_checkpoints(config.checkpointing)) check_optimizer_state(context_, *module, optimizer);
   if (context_.is_main_process()) warn_of_float16(context_, *module);

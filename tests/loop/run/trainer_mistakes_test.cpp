@@ -108,6 +108,16 @@ TEST(TrainerMistakes, A_factor_that_gives_no_learning_rate_is_refused_before_the
   }
 }
 
+TEST(TrainerMistakes, A_schedule_that_is_longer_than_the_run_is_refused_before_a_model_is_built) {
+  toy::Job job = small_job();
+  job.lr_scheduler = AutoLRSchedulerProvider(PiecewiseConfig{
+      .initial_multiplier = 1.0,
+      .phases = {StepsPhaseConfig{.steps = 100, .target_multiplier = 0.5, .curve = LinearCurveConfig{}}}});
+  EXPECT_THAT([&] { (void)job.make_trainer(); },
+              ThrowsMessage<ConfigError>(HasSubstr("expected phases.0 to end within the run")));
+  EXPECT_EQ(job.provider.num_models, 0);
+}
+
 // Builds an optimiser on copies of the parameters.
 struct DetachedProvider : OptimizerProvider {
   Optimizer build_optimizer(const DistContext&, const TrainableParameters& trainable) override {
