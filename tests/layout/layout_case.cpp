@@ -426,9 +426,9 @@ LayoutResult on_one_rank(const LayoutJob& job) {
   constexpr std::size_t kMaxResults = 64;
   static std::map<std::string, LayoutResult> results;
   if (results.size() == kMaxResults) results.clear();
-  const auto [found, is_new] = results.try_emplace(to_source({.job = job}));
-  if (is_new) found->second = train({}, job);
-  return found->second;
+  const std::string key = to_source({.job = job});
+  if (const auto found = results.find(key); found != results.end()) return found->second;
+  return results.emplace(key, train({}, job)).first->second;
 }
 
 std::string fault_of(const LayoutCase& drawn, Mutation mutation) {

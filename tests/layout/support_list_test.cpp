@@ -19,7 +19,7 @@ namespace d9d::test::support_list_test {
 namespace {
 
 class SupportList : public ::testing::TestWithParam<SupportCase> {};
-INSTANTIATE_TEST_SUITE_P(Of, SupportList, ::testing::ValuesIn(in_turn(support_list(), 6)),
+INSTANTIATE_TEST_SUITE_P(Of, SupportList, ::testing::ValuesIn(in_turn(support_list(), 5)),
                          [](const auto& each) { return each.param.name; });
 
 TEST_P(SupportList, Trains_as_one_rank_does) { EXPECT_EQ(fault_of(GetParam().drawn), ""); }

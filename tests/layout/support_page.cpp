@@ -41,7 +41,7 @@ D9D_WHOLE_LIST=1 build/release/bin/layout_test --gtest_filter='*SupportList*'   
 Each entry is a job of three steps over ranks that are threads, and the same job on one rank without any setting: losses, the
 norm of each step, every gradient, and parameters and buffers after the last step agree in **float64 to 1e-9**, and replicas bit
 for bit. `bf16` says that the mesh also ran on GPUs in bfloat16, with the kernels of training: its gradients are at most
-twice as far from float64 as those of one GPU (`program.layouts_rounding_cuda`). `make test` runs a sixth of the entries and every
+twice as far from float64 as those of one GPU (`program.layouts_rounding_cuda`). `make test` runs a fifth of the entries and every
 refusal, `make test-full` all. The name of a test is that of the mesh and of what is trained, as
 `Of/SupportList.Trains_as_one_rank_does/fsdp2_tp2_qwen3_dense`. Beside this list [a fuzzer](../../CONTRIBUTING.md#the-layout-fuzzer) draws
 models, losses, meshes and settings at random.

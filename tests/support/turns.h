@@ -1,6 +1,6 @@
-// Cases that are too many for each run of continuous integration take turns: a run has a part of them, and the next
-// commit another. D9D_TEST_TURN, a number, says which part (CI takes it from the commit; the default is 0), and
-// D9D_WHOLE_LIST asks for all, as `make test-full` does.
+// Cases that are too many for each run of continuous integration take turns: a run has a part of them, and those of
+// other commits have others. D9D_TEST_TURN, a number, says which part (CI takes it from the commit; the default is 0),
+// and D9D_WHOLE_LIST asks for all, as `make test-full` does.
 //
 // Example
 //   Turns turns(3);

@@ -47,9 +47,11 @@ FusedGradients fused_backward(const at::Tensor& grad_out, const at::Tensor& grad
                               const FusedForward& forward, const FusedCall& call, FusedSdpaKernel kernel) {
   AttentionSizes sizes = AttentionSizes::of(tensors, /*is_backward=*/true);
   if (grad_logsumexp.defined()) {
-    D9D_CHECK(!call.softcap, ConfigError,
-              "[kernels::fused_attention] expected no gradient of the logsumexp under a softcap, got one. Use "
-              "eager_attention.");
+    const char* const refusal = flash_refusal(tensors, call);
+    D9D_CHECK(refusal == nullptr, ConfigError,
+              "[kernels::fused_attention] expected no gradient of the logsumexp where FlashAttention-2, which computes "
+              "it, ",
+              refusal, ", got one. Use eager_attention.");
     sizes.num_features += kMoreFeatures;
     kernel = FusedSdpaKernel::kFlash;
   }

@@ -68,7 +68,7 @@ struct FusedGradients {
 
 // Either kernel, in parts where the tensors have kMaxElements or more (attention_parts.h): tensors of any size, with
 // any strides. Throws ConfigError where a part would be too large. sinks: [Hq], or undefined. grad_logsumexp:
-// [B, Hq, S], or undefined; with it kFlash is used, and there must be no softcap.
+// [B, Hq, S], or undefined; with it kFlash is used, which must take the call.
 [[nodiscard]] FusedForward fused_forward(const FusedTensors& tensors, const at::Tensor& sinks, const FusedCall& call,
                                          FusedSdpaKernel kernel, bool backward_follows);
 [[nodiscard]] FusedGradients fused_backward(const at::Tensor& grad_out, const at::Tensor& grad_logsumexp,

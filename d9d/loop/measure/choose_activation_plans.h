@@ -8,8 +8,8 @@
 //   const auto choice = choose_activation_plans({.kinds = {layers}, .resident_bytes = 20e9, .device_bytes = 120e9});
 //   choice.num_units[0];                         // of the 28 layers, how many follow each of the two plans: {9, 19}
 //
-// Units of a kind are interchangeable. No other choice within these bytes takes 0.1 % less time or, where there are
-// too many to try all, none that differs in one or two units.
+// Units of a kind are interchangeable. No other choice within these bytes takes 0.1 % less time. Where there are too
+// many to try all, it is the best that changes of one and two units lead to.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ struct ActivationPlanChoice {
   double host_bytes = 0;
 };
 
-// Throws ConfigError if no choice fits, which says how many bytes the least needs.
+// Throws ConfigError if no choice fits, which says how many bytes would do.
 [[nodiscard]] ActivationPlanChoice choose_activation_plans(const ActivationPlanRequest& request);
 
 }  // namespace d9d

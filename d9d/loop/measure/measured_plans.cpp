@@ -211,7 +211,7 @@ MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split, const M
     }
     std::int64_t num_units = 0;
     for (const AlikeUnits& kind : measured.units[i]) num_units += std::ssize(kind.units);
-    if (num_microbatches == 1 && job.context.mesh_parameters().world_size() == 1) {
+    if (num_microbatches == 1 && moments.size() == 1 && job.context.mesh_parameters().world_size() == 1) {
       measured.request.late_bytes += late_gradient_bytes(measured.units[i], job.config);
     }
     const StagePlans plans(ranks, running.stages[i], samples[i], pass, bases[i], room);

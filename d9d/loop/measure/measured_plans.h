@@ -24,8 +24,8 @@
 
 namespace d9d {
 
-// Of what a rank keeps in the course of a step, what could be most: waiting_microbatches() of the program without the
-// actions during which other actions keep at least as many of each stage. At least one.
+// What a rank keeps at the times at which that could be most: waiting_microbatches() of the program without the actions
+// during which it keeps no more of any stage than during another. At least one.
 using KeptMoments = std::vector<std::vector<WaitingMicrobatches>>;
 [[nodiscard]] KeptMoments greatest_moments(const PipelineProgram& program, std::int64_t rank);
 

@@ -95,6 +95,7 @@ class OptimizerProvider {
 class LearningRateSchedulerProvider {
  public:
   virtual ~LearningRateSchedulerProvider() = default;
+  // Called before the model is built.
   [[nodiscard]] virtual LearningRateScheduler build_scheduler(const DistContext& context, std::int64_t total_steps) = 0;
   [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nullptr; }  // see OptimizerProvider
   // A picture for the tracker of the learning rate over the steps of the job, the text of an SVG file; null: none.

@@ -227,7 +227,8 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
 };
 
 // A window sees across the positions between two ranges of a rank, so each pair of ranges is a block of its own. It is
-// two where it has more queries than keys, since kernels take no window then: those that see all keys, and the others.
+// two where some of more queries than keys do not see all keys, since FlashAttention-2 takes no window then: those that
+// see all, and the others.
 std::vector<RingBlock> windowed_blocks(const std::vector<FlatRange>& queries, const std::vector<FlatRange>& keys,
                                        std::int64_t window) {
   std::vector<RingBlock> blocks;

@@ -4,8 +4,8 @@
 // context_parallel_cut() all queries with the first half of an earlier rank's keys, or the second half of its queries
 // with all keys of a later one. Packed sequences are cut where a rectangle is: at most one of each row reaches into it.
 // With a window the rectangles are those of each range of queries with each of keys, without the positions between
-// which the window lies. Keeps the rank's own keys and values for backward, in which the others pass by again; of two
-// ranks it keeps both.
+// which the window lies; queries that see all keys are one of their own where the others are fewer than keys. Keeps the
+// rank's own keys and values for backward, in which the others pass by again; of two ranks it keeps both.
 #pragma once
 
 #include <memory>

@@ -21,8 +21,8 @@ struct WaitingMicrobatches {
   bool operator==(const WaitingMicrobatches&) const = default;
 };
 
-// Returns, for each action of `rank`, those of each stage of the rank, in increasing order, while the action runs. Zeros
-// for a program without a backward.
+// Returns, for each action of `rank`, those of each stage of the rank, in increasing order, while the action runs.
+// Returns zeros for a program without a backward.
 [[nodiscard]] std::vector<std::vector<WaitingMicrobatches>> waiting_microbatches(const PipelineProgram& program,
                                                                                  std::int64_t rank);
 

@@ -129,34 +129,64 @@ TEST(ChooseActivationPlans, Finds_the_least_time_of_all_choices_that_fit) {
 }
 
 // 2 stages of 60 layers of two kinds each, with the six plans of a decoder layer, whose microbatches come and go.
+ActivationPlanRequest hundreds_of_units(std::mt19937& random) {
+  const auto draw = [&](double from, double to) { return std::uniform_real_distribution<double>(from, to)(random); };
+  ActivationPlanRequest request{
+      .resident_bytes = 10e9, .device_bytes = draw(60e9, 400e9), .host_bytes = draw(0, 200e9)};
+  const std::vector<std::vector<std::int64_t>> live = {{1, 1, 2, 1}, {2, 1, 1, 2}};  // of each stage's layers
+  request.moment_bytes = {0, 2e9, 1e9, 4e9};
+  for (std::int64_t kind = 0; kind < 4; ++kind) {
+    UnitKind units{.num_units = 30, .num_live = live[static_cast<std::size_t>(kind / 2)]};
+    const double all = draw(1e9, 3e9), time = draw(5e-3, 2e-2);
+    for (const auto& [seconds, device, host] : {std::tuple(1.0, 1.0, 0.0),
+                                                {1.08, 0.5, 0.0},
+                                                {1.21, 0.13, 0.0},
+                                                {1.32, 0.07, 0.0},
+                                                {1.23, 0.0, 0.13},
+                                                {1.33, 0.0, 0.07}}) {
+      units.plans.push_back({.seconds = time * seconds * draw(0.99, 1.01),
+                             .device_bytes = all * device,
+                             .host_bytes = all * host,
+                             .working_bytes = 2e9});
+    }
+    request.kinds.push_back(units);
+  }
+  return request;
+}
+
 TEST(ChooseActivationPlans, Of_hundreds_of_units_takes_no_noticeable_time) {
   std::mt19937 random(3);
-  const auto draw = [&](double from, double to) { return std::uniform_real_distribution<double>(from, to)(random); };
   for (int i = 0; i < 20; ++i) {
-    ActivationPlanRequest request{
-        .resident_bytes = 10e9, .device_bytes = draw(60e9, 400e9), .host_bytes = draw(0, 200e9)};
-    const std::vector<std::vector<std::int64_t>> live = {{1, 1, 2, 1}, {2, 1, 1, 2}};  // of each stage's layers
-    request.moment_bytes = {0, 2e9, 1e9, 4e9};
-    for (std::int64_t kind = 0; kind < 4; ++kind) {
-      UnitKind units{.num_units = 30, .num_live = live[static_cast<std::size_t>(kind / 2)]};
-      const double all = draw(1e9, 3e9), time = draw(5e-3, 2e-2);
-      for (const auto& [seconds, device, host] : {std::tuple(1.0, 1.0, 0.0),
-                                                  {1.08, 0.5, 0.0},
-                                                  {1.21, 0.13, 0.0},
-                                                  {1.32, 0.07, 0.0},
-                                                  {1.23, 0.0, 0.13},
-                                                  {1.33, 0.0, 0.07}}) {
-        units.plans.push_back({.seconds = time * seconds * draw(0.99, 1.01),
-                               .device_bytes = all * device,
-                               .host_bytes = all * host,
-                               .working_bytes = 2e9});
-      }
-      request.kinds.push_back(units);
-    }
+    const ActivationPlanRequest request = hundreds_of_units(random);
     const ActivationPlanChoice choice = choose_activation_plans(request);
     EXPECT_LE(choice.device_bytes, request.device_bytes);
     EXPECT_LE(choice.host_bytes, request.host_bytes);
   }
+}
+
+// As many bytes as the third plan needs everywhere, and a host that holds a part of what the fifth keeps.
+TEST(ChooseActivationPlans, Of_hundreds_of_units_that_hardly_fit_is_found) {
+  std::mt19937 random(5);
+  for (int i = 0; i < 10; ++i) {
+    ActivationPlanRequest request = hundreds_of_units(random);
+    Totals totals;
+    for (const UnitKind& units : request.kinds) totals.add(30, units, units.plans[2]);
+    request.device_bytes = totals.device_bytes(request) * 1.0001;
+    request.host_bytes = i * 1e9;
+    const ActivationPlanChoice choice = choose_activation_plans(request);
+    EXPECT_LE(choice.device_bytes, request.device_bytes);
+    EXPECT_LE(choice.host_bytes, request.host_bytes);
+    EXPECT_LE(choice.seconds, totals.seconds);
+  }
+}
+
+// Each of the two limits could be kept alone.
+TEST(ChooseActivationPlans, Of_hundreds_of_units_that_do_not_fit_together_are_refused) {
+  std::mt19937 random(6);
+  ActivationPlanRequest request = hundreds_of_units(random);
+  request.device_bytes = 13e9 + 4e9;
+  request.host_bytes = 5e9;
+  EXPECT_THROW((void)choose_activation_plans(request), ConfigError);
 }
 
 ActivationPlanRequest layers() {

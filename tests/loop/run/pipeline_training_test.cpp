@@ -63,7 +63,7 @@ TEST(PipelineTraining, Stages_with_shared_sequences_train_as_one_piece_does) {
 // Every other job checkpoints its layers; the layout tests run each with both.
 TEST(PipelineTraining, Tensor_parallel_stages_of_each_schedule_train_as_one_piece_does) {
   std::size_t number = 0;
-  test::Turns turns(3);
+  test::Turns turns(2);
   for (const PipelineScheduleConfig& schedule : schedules()) {
     for (const DeviceMeshParameters& mesh :
          {DeviceMeshParameters{.tensor_parallel = 2},
