@@ -13,7 +13,7 @@
 namespace d9d {
 namespace {
 
-constexpr double kUnbounded = std::numeric_limits<double>::infinity();
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 using Bytes = std::vector<double>;
 
@@ -50,7 +50,7 @@ std::pair<Bytes, Bytes> bytes_of_units(const ActivationPlanRequest& request,
 ActivationPlanChoice choice_of(const ActivationPlanRequest& request, double working,
                                const std::vector<std::vector<std::int64_t>>& num_units) {
   ActivationPlanChoice choice{.num_units = num_units};
-  double of_first = kUnbounded;  // what the unit keeps that backward reaches last
+  double of_first = kNoLimit;  // what the unit keeps that backward reaches last
   std::int64_t all = 0;
   for (std::size_t kind = 0; kind < num_units.size(); ++kind) {
     all += request.kinds[kind].num_units;
@@ -95,7 +95,7 @@ std::optional<ActivationPlanChoice> find_at(const ActivationPlanRequest& request
     if (plans.back().empty()) return std::nullopt;
   }
   for (const std::size_t each : moments) {
-    counts.limits.push_back(by_bytes ? kUnbounded : request.device_bytes - bytes_beside(request, each, working));
+    counts.limits.push_back(by_bytes ? kNoLimit : request.device_bytes - bytes_beside(request, each, working));
   }
   counts.limits.resize(2 * moments.size(), request.host_bytes);
   const auto chosen = choose_counts(counts);
