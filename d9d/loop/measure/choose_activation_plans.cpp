@@ -131,37 +131,47 @@ std::optional<std::size_t> exceeded_moment(const ActivationPlanRequest& request,
   return worst;
 }
 
-// The same at all moments. Few of them limit a choice: those that a choice without their limits exceeds.
-std::optional<ActivationPlanChoice> find(const ActivationPlanRequest& request, double working, bool by_bytes) {
-  std::vector<std::vector<std::int64_t>> extreme;  // the plans with the most bytes, or with the least
+// Returns the moment with the most device bytes where all units follow the plan that `choose` picks of theirs.
+template <class Choose>
+std::size_t greatest_moment(const ActivationPlanRequest& request, const Choose& choose) {
+  Bytes device = request.moment_bytes;
   for (const UnitKind& kind : request.kinds) {
-    D9D_ASSERT(kind.num_live.size() == request.moment_bytes.size(), "units with other moments than the request");
-    const auto plan = by_bytes ? std::ranges::min_element(kind.plans, {}, &PlanCosts::device_bytes)
-                               : std::ranges::max_element(kind.plans, {}, &PlanCosts::device_bytes);
-    extreme.emplace_back(kind.plans.size(), 0)[static_cast<std::size_t>(plan - kind.plans.begin())] = kind.num_units;
+    D9D_ASSERT(kind.num_live.size() == device.size(), "units with other moments than the request");
+    const double bytes =
+        static_cast<double>(kind.num_units) * choose(kind.plans, {}, &PlanCosts::device_bytes).device_bytes;
+    for (std::size_t i = 0; i < device.size(); ++i) device[i] += static_cast<double>(kind.num_live[i]) * bytes;
   }
-  Bytes device = bytes_of_units(request, extreme).first;
-  for (std::size_t i = 0; i < device.size(); ++i) device[i] += request.moment_bytes[i];
-  std::vector<std::size_t> moments = {static_cast<std::size_t>(std::ranges::max_element(device) - device.begin())};
+  return static_cast<std::size_t>(std::ranges::max_element(device) - device.begin());
+}
+
+// Returns the choice with the least seconds. Few moments limit it: those whose limits a choice without them exceeds.
+std::optional<ActivationPlanChoice> find_fastest(const ActivationPlanRequest& request, double working) {
+  std::vector<std::size_t> moments = {greatest_moment(request, std::ranges::max)};
   constexpr std::size_t kMostMoments = 4;
   while (moments.size() <= kMostMoments) {
-    auto choice = find_at(request, moments, working, by_bytes);
-    if (by_bytes && choice && choice->host_bytes > request.host_bytes) break;  // at another moment
-    if (!choice || by_bytes) return choice;
+    auto choice = find_at(request, moments, working, /*by_bytes=*/false);
+    if (!choice) return choice;
     const auto exceeded = exceeded_moment(request, *choice, working);
     if (!exceeded && choice->device_bytes > request.device_bytes) return std::nullopt;  // late gradients do not fit
     if (!exceeded) return choice;
     if (std::ranges::find(moments, *exceeded) != moments.end()) break;  // by what rounding leaves
     moments.push_back(*exceeded);
   }
-  return find_at(with_one_moment(request), {0}, working, by_bytes);
+  return find_at(with_one_moment(request), {0}, working, /*by_bytes=*/false);
+}
+
+// Returns the choice with the least device bytes, or a little more where another moment needs more host memory.
+std::optional<ActivationPlanChoice> find_smallest(const ActivationPlanRequest& request, double working) {
+  auto choice = find_at(request, {greatest_moment(request, std::ranges::min)}, working, /*by_bytes=*/true);
+  if (!choice || choice->host_bytes <= request.host_bytes) return choice;
+  return find_at(with_one_moment(request), {0}, working, /*by_bytes=*/true);
 }
 
 std::optional<ActivationPlanChoice> best_of(const ActivationPlanRequest& request, bool by_bytes) {
   const auto cost = by_bytes ? &ActivationPlanChoice::device_bytes : &ActivationPlanChoice::seconds;
   std::optional<ActivationPlanChoice> best;
   for (const double working : distinct_working_bytes(request.kinds)) {
-    auto found = find(request, working, by_bytes);
+    auto found = by_bytes ? find_smallest(request, working) : find_fastest(request, working);
     if (found && (!best || *found.*cost < *best.*cost)) best = std::move(found);
   }
   return best;
