@@ -1,15 +1,14 @@
 """Our context parallelism beside torch's (`context_parallel` with `fully_shard`) on the same GPUs, in one run.
 
 usage: context_parallel.py [--model qwen3-1.7b|qwen3-8b|tiny] [--ranks N] [--degree N] [--peers torch,torch_alltoall] [--steps N]
-                           [--sequence N] [--sequences N] [--layers N] [--documents N] [--checkpointing] [--device cuda|cpu]
+                           [--sequence N] [--sequences N] [--layers N] [--checkpointing] [--device cuda|cpu]
                            [--programs FOLDER]
 
 torch's ranks cut sequences head and tail, as ours, and shard parameters over all ranks (FSDP2: float32 parameters, products in
 bfloat16), as torchtitan lays a dense decoder out; each layer goes through torch.compile. `torch` gathers keys and values,
 `torch_alltoall` passes them round; heads of keys are repeated before attention. Ours keeps bfloat16 parameters and float32 moments. Both sum
 gradients in float32, clip to a norm of 1.0 and use AdamW; checkpointing is that of whole layers. Prints Markdown: losses side by side,
-then seconds a step by each program's own clock, and its memory. With --documents another row is ours with as many documents of random
-lengths packed into each sequence, as many tokens as there are without.
+then seconds a step by each program's own clock, and its memory.
 """
 
 import peers

@@ -17,7 +17,7 @@ would take 1 / N as long (column `over one rank`); `tensor/communicator` exchang
 tensor-parallel ranks, over which all else is sharded, each pair with one rank's microbatches; `tensor_experts`: the same with
 a part of the experts on each of two GPUs. Row `context`: context parallelism over all GPUs, which share each sequence, so that with free communication a step
 would take 1 / N as long; `context/gathered` chooses the method of attention. Row `context_shards`: pairs of context-parallel ranks, each
-pair with one rank's microbatches.
+pair with one rank's microbatches. A row that ends in `:packed` has as many tokens, in documents of random lengths that fill the sequences.
 Prints Markdown.
 """
 
@@ -31,6 +31,7 @@ import tempfile
 import threading
 from pathlib import Path
 
+import peers
 from models import MODELS, OPTIMIZERS, REPOSITORY, configuration
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks/communication"))
@@ -92,7 +93,8 @@ def configuration_of_row(model, options, num_ranks, row, folder):
     config = configuration(model, folder, steps=steps, warm_up=options.warm_up, optimizer=options.optimizer,
                            device=options.device, num_ranks=num_ranks, microbatches=options.microbatches,
                            cuda_graph=row == "graphs" or row.endswith(":graphs"))
-    row = row.removesuffix(":graphs")
+    is_packed = row.endswith(":packed")
+    row = row.removesuffix(":graphs").removesuffix(":packed")
     kind = row.partition(".")[0]
     exchange = row.partition("/")[2] if kind.startswith("tensor") else ""
     if "." in row:
@@ -122,8 +124,11 @@ def configuration_of_row(model, options, num_ranks, row, folder):
                                     fsdp={"gradient_dtype": options.gradients or model.gradients, **EXCHANGES.get(row, {})})
     config["trainer"].setdefault("gradient_manager", {})["grad_dtype"] = options.gradients or "bfloat16"
     config["trainer"]["model_stage_factory"] = {"master_dtype": options.masters}
+    if is_packed:
+        num_samples = config["data"]["global_batch_size"] * steps
+        config["data"] |= peers.write_documents(folder / "documents.bin", model, num_samples, options.documents)
     if options.trace:
-        config["trace"] = {"folder": str(options.trace / f"{options.model}-{row.replace('/', '-')}"), "first_step": options.steps + 1,
+        config["trace"] = {"folder": str(options.trace / f"{options.model}-{row.replace('/', '-').replace(':', '-')}"), "first_step": options.steps + 1,
                            "num_steps": TRACED_STEPS}
     return config
 
@@ -160,6 +165,7 @@ def main():
     parser.add_argument("--virtual-layers", type=int, default=0, help="of work that the head of a pipeline counts for")
     parser.add_argument("--sequence", type=int, help="tokens of a sequence, other than the model's")
     parser.add_argument("--sequences", type=int, help="of a microbatch, other than the model's")
+    parser.add_argument("--documents", type=int, default=8, help="that are packed into a sequence of a row `:packed`")
     parser.add_argument("--checkpointing", nargs="?", const=True, default=False, type=json.loads, metavar="JSON",
                         help="model_provider.checkpointing: true, or such as '{\"recompute\": \"all_but_attention\"}'")
     parser.add_argument("--gradients", choices=["bfloat16", "float32"], help="default: sharded rows those of the model, others bfloat16")
@@ -181,7 +187,7 @@ def main():
           "on the GPU | exposed | losses |\n|---|---|---|---|---|---|---|---|---|---|---|---|")
     alone = None
     for row in (options.rows or ROWS[options.model]).split(","):
-        num_ranks = 1 if row in ("alone", "apart", "graphs") else options.ranks
+        num_ranks = 1 if row.startswith(("alone", "apart", "graphs")) else options.ranks
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             config = configuration_of_row(model, options, num_ranks, row, folder)
@@ -201,7 +207,7 @@ def main():
         if options.trace and options.device == "cuda":
             share = f"{100 * exposed.read(Path(config['trace']['folder']) / 'rank0.json').share():.2f} %"
         memory = [f"{report[key] / 2**30:.1f}" for key in ("peak_allocated_bytes", "peak_reserved_bytes")]
-        print(f"| {row} | {1 if row in ('alone', 'graphs') else options.ranks} | {median:.1f} ({deciles[0]:.1f}..{deciles[-1]:.1f}) | {tokens:,.0f} | {teraflops:.0f} | "
+        print(f"| {row} | {1 if row.startswith(('alone', 'graphs')) else options.ranks} | {median:.1f} ({deciles[0]:.1f}..{deciles[-1]:.1f}) | {tokens:,.0f} | {teraflops:.0f} | "
               f"{100 * teraflops / PEAK_TFLOPS:.1f} % | {over} | {' | '.join(memory)} | {used / 1024:.1f} | {share} | "
               f"{losses[0]:.4f}..{losses[-1]:.4f} |", flush=True)
 

@@ -88,7 +88,6 @@ def main(script, doc, axis, default_peers, peer):
     parser.add_argument("--sequence", type=int, help="tokens of a sequence, other than the model's")
     parser.add_argument("--sequences", type=int, help="of a microbatch, other than the model's")
     parser.add_argument("--layers", type=int, help="fewer than the model has")
-    parser.add_argument("--documents", type=int, help="another row of ours: as many are packed into each sequence")
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--programs", type=Path, default=peers.REPOSITORY / "build/release/bin")
@@ -107,10 +106,6 @@ def main(script, doc, axis, default_peers, peer):
         peers.run_ours(folder, config, options, "trainer.schedule.total_steps=1", "optimizer.lr=0")  # exports the weights
         source = f"trainer.model_stage_factory.source_checkpoint={folder / 'export'}"
         ours = peers.run_ours(folder, config, options, source, f"export_to={folder / 'trained'}", until=options.steps)
-        packed = None
-        if options.documents:
-            config["data"] |= peers.write_documents(folder / "documents.bin", case, samples * options.steps, options.documents)
-            packed = peers.run_ours(folder, config, options, source, f"export_to={folder / 'packed'}", until=options.steps)
         theirs = {}
         for title in filter(None, options.peers.split(",")):
             try:
@@ -124,9 +119,6 @@ def main(script, doc, axis, default_peers, peer):
         print(f"largest difference of losses from {title}: {peers.largest(gaps):.1e}")
     print("\n| | ms a step (p10..p90) | tokens/s of all ranks |\n|---|---|---|")
     print(peers.row_of_times("ours", ours, samples * case.sequence)[0], flush=True)
-    if packed:
-        title = f"ours, {options.documents} documents packed into each sequence"
-        print(peers.row_of_times(title, packed, samples * case.sequence)[0], flush=True)
     for title, result in theirs.items():
         print(peers.row_of_times(f"{title} {result['torch']}, {result['allocated_gib']:.1f} GiB", result["steps"],
                                  samples * case.sequence)[0], flush=True)
