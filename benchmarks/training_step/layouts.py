@@ -93,7 +93,7 @@ def configuration_of_row(model, options, num_ranks, row, folder):
     config = configuration(model, folder, steps=steps, warm_up=options.warm_up, optimizer=options.optimizer,
                            device=options.device, num_ranks=num_ranks, microbatches=options.microbatches,
                            cuda_graph=row == "graphs" or row.endswith(":graphs"))
-    is_packed = row.endswith(":packed")
+    title, is_packed = row, row.endswith(":packed")
     row = row.removesuffix(":graphs").removesuffix(":packed")
     kind = row.partition(".")[0]
     exchange = row.partition("/")[2] if kind.startswith("tensor") else ""
@@ -128,7 +128,7 @@ def configuration_of_row(model, options, num_ranks, row, folder):
         num_samples = config["data"]["global_batch_size"] * steps
         config["data"] |= peers.write_documents(folder / "documents.bin", model, num_samples, options.documents)
     if options.trace:
-        config["trace"] = {"folder": str(options.trace / f"{options.model}-{row.replace('/', '-').replace(':', '-')}"), "first_step": options.steps + 1,
+        config["trace"] = {"folder": str(options.trace / f"{options.model}-{title.replace('/', '-').replace(':', '-')}"), "first_step": options.steps + 1,
                            "num_steps": TRACED_STEPS}
     return config
 

@@ -210,7 +210,7 @@ const char* cudnn_refusal(const FusedTensors& tensors, const FusedCall& call, bo
   if (tensors.cu_seqlens.defined() && (num_queries == 1 || call.max_length == 1)) {
     return "takes no packed sequences of a single query";
   }
-  if (call.left && num_queries > num_keys) return "takes no window with more queries than keys";
+  if ((call.left || call.right) && num_queries > num_keys) return "takes no window with more queries than keys";
   return nullptr;
 }
 

@@ -265,7 +265,6 @@ std::vector<RingBlock> windowed_blocks(const std::vector<FlatRange>& queries, co
 std::string ring_refusal(const SdpaInputs& inputs, const SdpaOptions& options, const PositionCut& positions) {
   if (inputs.mask) return "takes no attention mask";
   const bool has_window = options.window_left || options.window_right;
-  if (has_window && inputs.query.is_cuda()) return "takes no windows on GPUs";
   if (has_window && inputs.packed) return "takes no windows of packed sequences";
   if (has_window && (!options.causal || options.window_right)) return "takes windows of causal attention only";
   const std::int64_t length = inputs.query.size(kPositions) * positions.num_ranks();
