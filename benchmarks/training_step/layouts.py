@@ -196,7 +196,7 @@ def main():
         # Of several programs the step that has the mean of their speeds.
         steps = [statistics.harmonic_mean(step) for step in zip(*(each["step_ms"] for each in reports))]
         steps = steps[options.warm_up - 1 : options.steps - 1]
-        deciles = statistics.quantiles(steps, n=10, method="inclusive")
+        deciles = statistics.quantiles(steps if len(steps) > 1 else steps * 2, n=10, method="inclusive")
         median = statistics.median(steps)
         alone = median if row == "alone" else alone
         degree = sharing_ranks(row, num_ranks)

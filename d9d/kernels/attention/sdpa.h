@@ -77,7 +77,7 @@ enum class FusedSdpaKernel : std::uint8_t {
 // For bf16 and half on a GPU. Keeps O(S) per head for the backward pass. Takes everything but masks; a softcap needs
 // kCudnn, and packed_keys with lengths have neither gradients nor a softcap. Other calls that kCudnn does not take run
 // on kFlash. Calls in which some query sees no key, and those that neither takes, run on eager_attention: windows of
-// more queries than keys, but on kCudnn for those without a left side. Throws ConfigError for what none of them takes.
+// more queries than keys. Throws ConfigError for what none of them takes.
 // With kCudnn and dense sequences, if each row of `value` is preceded by as many columns as query and key have
 // together, as in a projection [q | k | v], so are the rows of its gradient, in a buffer of its own. The preceding
 // columns are uninitialised: norm_rotary writes the gradients of query and key there.
