@@ -57,9 +57,21 @@ SdpaOutput empty_output(const at::Tensor& query) {
               at::empty({query.size(0), query.size(2), query.size(kPositions)}, query.options().dtype(at::kFloat))};
 }
 
+// [B, S, H, D] as [1, B * S, H, D] contiguous, as kernels take packed sequences.
+at::Tensor in_one_row(const at::Tensor& x) { return detail::in_one_row(detail::readable(x)); }
+
 // exp(part - whole) for [B, Hq, S], as a factor of [B, S, Hq, D]; 0 where a query sees nothing.
 at::Tensor weight_of(const at::Tensor& part, const at::Tensor& whole) {
   return (part - whole).exp().nan_to_num(0).transpose(1, 2).unsqueeze(-1);
+}
+
+// The logsumexp has any strides.
+SdpaOutput block_output(const SdpaInputs& inputs, const SdpaOptions& options, const SdpaPreferences& preferences) {
+  const std::optional<FusedBlock> fused = fused_block(inputs, options, preferences);
+  if (!fused) return eager_attention(inputs, options);
+  const detail::FusedForward result = detail::fused_forward(fused->problem.tensors, /*sinks=*/{}, fused->problem.call,
+                                                            fused->kernel, inputs.query.requires_grad());
+  return {.out = result.out, .logsumexp = result.logsumexp};
 }
 
 SdpaGradients eager_gradients(const at::Tensor& grad_out, const SdpaInputs& inputs, const SdpaOutput& merged,
@@ -125,21 +137,14 @@ SdpaOutput attend_to_block(const SdpaInputs& inputs, const SdpaOptions& options,
   if (inputs.query.is_meta()) return empty_output(inputs.query);
   const std::int64_t batch = inputs.query.size(0);
   if (inputs.packed && batch > 1) {
-    const at::Tensor query = detail::in_one_row(inputs.query), key = detail::in_one_row(inputs.key),
-                     value = detail::in_one_row(inputs.value);
-    const SdpaOutput row = attend_to_block(
+    const at::Tensor query = in_one_row(inputs.query), key = in_one_row(inputs.key), value = in_one_row(inputs.value);
+    const SdpaOutput row = block_output(
         {.query = query, .key = key, .value = value, .packed = inputs.packed, .packed_keys = inputs.packed_keys},
         options, preferences);
     return {.out = row.out.view(inputs.query.sizes()),
             .logsumexp = row.logsumexp.squeeze(0).unflatten(1, {batch, -1}).transpose(0, 1).contiguous()};
   }
-  const std::optional<FusedBlock> fused = fused_block(inputs, options, preferences);
-  if (!fused) {
-    const SdpaOutput result = eager_attention(inputs, options);
-    return {.out = result.out, .logsumexp = result.logsumexp.contiguous()};
-  }
-  const detail::FusedForward result = detail::fused_forward(fused->problem.tensors, /*sinks=*/{}, fused->problem.call,
-                                                            fused->kernel, inputs.query.requires_grad());
+  const SdpaOutput result = block_output(inputs, options, preferences);
   return {.out = result.out, .logsumexp = result.logsumexp.contiguous()};
 }
 
@@ -176,12 +181,11 @@ SdpaGradients block_gradients(const at::Tensor& grad_out, const SdpaInputs& inpu
     return {.query = empty_like(inputs.query), .key = empty_like(inputs.key), .value = empty_like(inputs.value)};
   }
   if (inputs.packed && inputs.query.size(0) > 1) {
-    const at::Tensor query = detail::in_one_row(inputs.query), key = detail::in_one_row(inputs.key),
-                     value = detail::in_one_row(inputs.value);
-    const SdpaOutput row{.out = detail::in_one_row(merged.out),
-                         .logsumexp = merged.logsumexp.transpose(0, 1).flatten(1).unsqueeze(0)};
+    const at::Tensor query = in_one_row(inputs.query), key = in_one_row(inputs.key), value = in_one_row(inputs.value);
+    const SdpaOutput row{.out = in_one_row(merged.out),
+                         .logsumexp = detail::in_one_row(merged.logsumexp.transpose(1, 2)).transpose(1, 2)};
     const SdpaGradients found = block_gradients(
-        detail::in_one_row(grad_out),
+        in_one_row(grad_out),
         {.query = query, .key = key, .value = value, .packed = inputs.packed, .packed_keys = inputs.packed_keys}, row,
         options, preferences);
     return {.query = found.query.view(inputs.query.sizes()),

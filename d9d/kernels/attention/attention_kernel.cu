@@ -1,10 +1,12 @@
 // Formula: offsets[i, n] = cu_seqlens[n] * strides[i], lengths[n] = cu_seqlens[n + 1] - cu_seqlens[n], or 0 if
 //          other_cu_seqlens[n + 1] = other_cu_seqlens[n];
 //          partial[c, h] = sum over rows of exp(sinks[h] - logsumexp) * (grad_logsumexp - sum_d out * grad_out);
-//          out = sum over parts p of exp(logsumexp_p - logsumexp) * out_p.
+//          out = sum over parts p of exp(logsumexp_p - logsumexp) * out_p;
+//          row r of sequence n = value, if nothing of other_cu_seqlens sees it.
 // Legend:  n sequence, i tensor, h head, c chunk of rows, d feature.
 // Mapping: packed_offsets: one thread per sequence. sink_gradient: one block per chunk and head, whose warps take one
-//          row at a time. merge_blocks: kLanes threads, with 8 features each, per query and head.
+//          row at a time. merge_blocks: kLanes threads, with 8 features each, per query and head. fill_unseen: a warp
+//          per row.
 // Numerics: integer offsets; the gradient is summed in fp32, in an order that only the sizes decide.
 // Traffic: offsets and lengths are written once; out and grad_out are read once.
 #include "d9d/kernels/attention/attention_kernel.h"
@@ -33,6 +35,27 @@ __global__ void __launch_bounds__(kBlock) packed_offsets(const PackedOffsetsArgs
 #pragma unroll
   for (int i = 0; i < PackedOffsetsArgs::kMaxTensors; ++i)
     if (i < args.num_tensors) args.offsets[i * (args.num_offered + 1) + n] = begin * args.strides[i];
+}
+
+__global__ void __launch_bounds__(kBlock) fill_unseen(const FillUnseenArgs args) {
+  pdl_wait_and_trigger();
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpSize;
+  if (row >= args.num_rows) return;
+  std::int64_t sequence = 0, end = args.num_sequences;  // the last one that begins at or before the row
+  while (end - sequence > 1) {
+    const std::int64_t middle = (sequence + end) / 2;
+    (args.cu_seqlens[middle] <= row ? sequence : end) = middle;
+  }
+  const std::int64_t num_others = args.other_cu_seqlens[sequence + 1] - args.other_cu_seqlens[sequence];
+  const bool is_before_windows = args.left >= 0 && row < args.cu_seqlens[sequence + 1] - num_others - args.left;
+  if (num_others > 0 && !is_before_windows) return;
+#pragma unroll
+  for (int i = 0; i < FillUnseenArgs::kMaxTensors; ++i) {
+    const FillUnseenArgs::Rows& rows = args.tensors[i];
+    for (std::int64_t word = threadIdx.x % kWarpSize; word < rows.num_words; word += kWarpSize) {
+      rows.data[row * rows.num_words + word] = rows.value;
+    }
+  }
 }
 
 // One block per chunk of rows and head; a warp takes every kWarps-th row of the chunk.
@@ -131,6 +154,11 @@ void d9d_launch_merge_blocks(const MergeBlocksArgs& args, CUstream_st* stream) {
 
 void d9d_launch_packed_offsets(const PackedOffsetsArgs& args, CUstream_st* stream) {
   launch_pdl(packed_offsets, {num_blocks(args.num_offered + 1, kBlock), kBlock}, stream, args);
+  check_launch("attention");
+}
+
+void d9d_launch_fill_unseen(const FillUnseenArgs& args, CUstream_st* stream) {
+  launch_pdl(fill_unseen, {num_blocks(args.num_rows, kWarps), kBlock}, stream, args);
   check_launch("attention");
 }
 

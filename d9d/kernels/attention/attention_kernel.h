@@ -29,6 +29,25 @@ struct PackedOffsetsArgs {
 extern "C" void d9d_launch_packed_offsets(const PackedOffsetsArgs& args, CUstream_st* stream);
 inline constexpr CudaFunction<"d9d_launch_packed_offsets", decltype(d9d_launch_packed_offsets)> launch_packed_offsets;
 
+// Fills the rows of packed tensors that belong to sequences which are empty in other_cu_seqlens, and, of keys, those
+// before all windows: row r of sequence n with r < cu_seqlens[n + 1] - (queries of n) - left.
+struct FillUnseenArgs {
+  static constexpr int kMaxTensors = 2;
+  struct Rows {
+    std::uint32_t* data = nullptr;
+    std::int64_t num_words = 0;  // of a row; 0: no tensor
+    std::uint32_t value = 0;     // of each word
+  };
+  const std::int32_t* cu_seqlens = nullptr;        // [num_sequences + 1]
+  const std::int32_t* other_cu_seqlens = nullptr;  // [num_sequences + 1]
+  std::int64_t num_sequences = 0;
+  std::int64_t num_rows = 0;
+  std::int64_t left = -1;  // of the window of queries in other_cu_seqlens; -1: none
+  std::array<Rows, kMaxTensors> tensors = {};
+};
+extern "C" void d9d_launch_fill_unseen(const FillUnseenArgs& args, CUstream_st* stream);
+inline constexpr CudaFunction<"d9d_launch_fill_unseen", decltype(d9d_launch_fill_unseen)> launch_fill_unseen;
+
 // partial[c, h] = sum over the rows of chunk c of exp(sinks[h] - logsumexp) * (grad_logsumexp - grad_out . out).
 // Legend   R rows (of all sequences), H heads, D features (a multiple of 8); chunk c has the rows r with
 //          r / rows_per_chunk = c.

@@ -173,19 +173,29 @@ std::pair<at::Tensor, at::Tensor> fitting_out(const at::Tensor& out, const at::T
   return {first.contiguous(), second.contiguous()};
 }
 
-// [1, keys, 1, 1] bool: the keys that no query of their sequence sees, since it has none, or they are before all
-// windows. cuDNN does not say that it writes their gradients.
-at::Tensor unseen_keys(const FusedTensors& tensors, const FusedCall& how) {
-  const at::Tensor key = at::arange(tensors.key.size(1), tensors.key_cu_seqlens.options());
-  const at::Tensor sequence = at::searchsorted(tensors.key_cu_seqlens, key, /*out_int32=*/false, /*right=*/true) - 1;
-  const at::Tensor num_queries = tensors.cu_seqlens.diff();
-  at::Tensor unseen = num_queries.eq(0).index({sequence});
-  if (how.left) {
-    const at::Tensor first_seen =  // by the first query of each sequence
-        tensors.key_cu_seqlens.slice(0, 1) - num_queries - *how.left;
-    unseen.logical_or_(key < first_seen.index({sequence}));
+// A contiguous tensor [1, rows, ...], or [rows, ...], of elements of two or four bytes.
+struct Filled {
+  at::Tensor rows;
+  float value = 0;  // 0 for elements of two bytes
+};
+
+// Fills rows whose sequence has nothing in other_cu_seqlens, and, with a window of those queries, keys before all
+// windows: cuDNN does not say that it writes them.
+void fill_unseen(const at::Tensor& cu_seqlens, const at::Tensor& other_cu_seqlens, std::optional<std::int64_t> left,
+                 const std::vector<Filled>& tensors) {
+  const at::Tensor begins = cu_seqlens.contiguous(), others = other_cu_seqlens.contiguous();
+  FillUnseenArgs args{.cu_seqlens = begins.const_data_ptr<std::int32_t>(),
+                      .other_cu_seqlens = others.const_data_ptr<std::int32_t>(),
+                      .num_sequences = begins.numel() - 1,
+                      .num_rows = tensors.front().rows.size(1),
+                      .left = left.value_or(-1)};
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& rows = tensors[i].rows;
+    args.tensors[i] = {.data = static_cast<std::uint32_t*>(rows.mutable_data_ptr()),
+                       .num_words = static_cast<std::int64_t>(rows.nbytes()) / 4 / args.num_rows,
+                       .value = std::bit_cast<std::uint32_t>(tensors[i].value)};
   }
-  return unseen.view({1, -1, 1, 1});
+  launch_fill_unseen(args, current_cuda_stream(begins.device()));
 }
 
 void run(const Prepared& call) {
@@ -229,17 +239,15 @@ FusedForward cudnn_forward(const FusedTensors& tensors, const at::Tensor& sinks,
     call.key.has_sinks = true;
     pointer(call.pointers, CudnnTensor::kSinks) = float_sinks.mutable_data_ptr();
   }
-  if (may_see_nothing(tensors, how)) {  // queries that cuDNN leaves out
-    result.out.zero_();
-    if (sinks.defined()) {
-      result.logsumexp.copy_(float_sinks.view({1, -1, 1}));
-    } else {
-      result.logsumexp.fill_(-kInfiniteLogsumexp);
-    }
-  }
+  if (may_see_nothing(tensors, how) && sinks.defined()) result.logsumexp.copy_(float_sinks.view({1, -1, 1}));
   pointer(call.pointers, CudnnTensor::kOut) = result.out.mutable_data_ptr();
   pointer(call.pointers, CudnnTensor::kLogsumexp) = result.logsumexp.mutable_data_ptr();
   run(call);
+  if (may_see_nothing(tensors, how)) {
+    std::vector<Filled> filled = {{.rows = result.out}};
+    if (!sinks.defined()) filled.push_back({result.logsumexp.transpose(1, 2), -std::numeric_limits<float>::infinity()});
+    fill_unseen(tensors.cu_seqlens, tensors.key_cu_seqlens, /*left=*/{}, filled);
+  }
   if (backward_follows) cudnn().prepare(backward_key(call));
   return result;
 }
@@ -258,11 +266,6 @@ FusedGradients cudnn_backward(const at::Tensor& grad_out, const FusedTensors& te
       .query = empty_like(call.query),
       .key = empty_like(call.key_heads),
       .value = empty_behind_columns(call.value, columns_before_grad_value(call), /*num_column_dims=*/2)};
-  if (may_see_nothing(tensors, how)) result.query.zero_();
-  if (call.key.has_own_keys) {  // keys of sequences without queries get zeros, whatever the kernel writes there
-    result.key.zero_();
-    result.value.zero_();
-  }
   pointer(call.pointers, CudnnTensor::kOut) = const_cast<void*>(out.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kLogsumexp) = const_cast<void*>(logsumexp.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kGradOut) = const_cast<void*>(grad.const_data_ptr());
@@ -270,10 +273,11 @@ FusedGradients cudnn_backward(const at::Tensor& grad_out, const FusedTensors& te
   pointer(call.pointers, CudnnTensor::kGradKey) = result.key.mutable_data_ptr();
   pointer(call.pointers, CudnnTensor::kGradValue) = result.value.mutable_data_ptr();
   run(call);
+  if (may_see_nothing(tensors, how)) {
+    fill_unseen(tensors.cu_seqlens, tensors.key_cu_seqlens, /*left=*/{}, {{.rows = result.query}});
+  }
   if (call.key.has_own_keys) {
-    const at::Tensor unseen = unseen_keys(tensors, how);
-    result.key.masked_fill_(unseen, 0);
-    result.value.masked_fill_(unseen, 0);
+    fill_unseen(tensors.key_cu_seqlens, tensors.cu_seqlens, how.left, {{.rows = result.key}, {.rows = result.value}});
   }
   return result;
 }

@@ -1,10 +1,12 @@
 #include "d9d/kernels/attention/fused_kernels.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "d9d/base/check.h"
 #include "d9d/kernels/attention/attention_parts.h"
 #include "d9d/kernels/common/row_tensor.h"
+#include "d9d/kernels/range_sum/range_sum.h"
 
 namespace d9d::kernels::detail {
 namespace {
@@ -27,7 +29,11 @@ std::optional<FusedSdpaKernel> kernel_for(const FusedTensors& tensors, const Fus
 }
 
 at::Tensor readable(const at::Tensor& x) {
-  return x.is_contiguous() && is_aligned(x) ? x : x.clone(at::MemoryFormat::Contiguous);
+  if (x.is_contiguous() && is_aligned(x)) return x;
+  if (x.requires_grad() && at::GradMode::is_enabled()) return x.clone(at::MemoryFormat::Contiguous);
+  const at::Tensor copy = at::empty(x.sizes(), x.options());
+  sum_ranges(copy, {{.values = x}});
+  return copy;
 }
 
 FusedForward fused_forward(const FusedTensors& tensors, const at::Tensor& sinks, const FusedCall& call,
