@@ -1,13 +1,12 @@
 #include "d9d/parallelism/context/all_gather_attention.h"
 
-#include <optional>
+#include <memory>
 
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/differentiable.h"
 #include "d9d/modules/tensor_plan.h"
-#include "d9d/parallelism/context/packed_rows.h"
 
 namespace d9d {
 namespace {
@@ -34,8 +33,8 @@ at::Tensor AllGatherAttentionContext::attend(const kernels::SdpaInputs& inputs, 
       all_gather_along(at::cat({inputs.key, inputs.value}, kHeads), kPositions, positions_.ranks().lane_communicator());
   const std::vector<at::Tensor> both = positions_.in_order(gathered, kPositions).chunk(2, kHeads);
   const std::int64_t length = gathered.size(kPositions);
-  std::optional<PackedRows> rows;
-  if (inputs.packed) rows.emplace(*inputs.packed, length);
+  std::shared_ptr<const PackedRows> rows;
+  if (inputs.packed) rows = packed_->of(*inputs.packed, length);
   std::vector<at::Tensor> outputs;
   std::int64_t first = 0;
   for (const FlatRange& range : positions_.ranges(length)) {

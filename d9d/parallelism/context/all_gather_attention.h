@@ -2,8 +2,11 @@
 // ranks (as in Llama 3, arXiv:2407.21783, section 3.3.2).
 #pragma once
 
+#include <memory>
+
 #include "d9d/blocks/attention/attention_context.h"
 #include "d9d/core/dtensor/position_cut.h"
+#include "d9d/parallelism/context/packed_rows.h"
 
 namespace d9d {
 
@@ -19,6 +22,7 @@ class AllGatherAttentionContext final : public AttentionContext {
 
  private:
   PositionCut positions_;
+  std::shared_ptr<LastPackedRows> packed_ = std::make_shared<LastPackedRows>();
 };
 
 }  // namespace d9d

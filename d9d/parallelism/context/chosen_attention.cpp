@@ -17,7 +17,10 @@ at::Tensor ChosenAttentionContext::attend(const kernels::SdpaInputs& inputs, con
     const auto found = exchanges_->find(inputs.key, [&](PeerBlockExchange& exchange) {
       return exchange.fits({inputs.key, inputs.value});
     });
-    if (found.exchange) return ring_attention(inputs, options, preferences, positions_, found.exchange);
+    if (found.exchange) {
+      return ring_attention(inputs, options, preferences, positions_, found.exchange,
+                            inputs.packed ? packed_->of(*inputs.packed, call.num_positions) : nullptr);
+    }
     call.no_ring = cat("needs ranks that read each other's memory: ", found.reason);
     method = choose_context_attention(call, config_.attention).method;
   }

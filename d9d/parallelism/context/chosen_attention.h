@@ -4,6 +4,7 @@
 #include "d9d/parallelism/context/all_gather_attention.h"
 #include "d9d/parallelism/context/context_parallel_config.h"
 #include "d9d/parallelism/context/heads_attention.h"
+#include "d9d/parallelism/context/packed_rows.h"
 #include "d9d/parallelism/context/peer_block_exchange.h"
 #include "d9d/parallelism/exchange/lane_exchanges.h"
 
@@ -30,6 +31,7 @@ class ChosenAttentionContext final : public AttentionContext {
   AllGatherAttentionContext gathered_;
   HeadsAttentionContext heads_;
   std::shared_ptr<LaneExchanges<PeerBlockExchange>> exchanges_;  // of the ring
+  std::shared_ptr<LastPackedRows> packed_ = std::make_shared<LastPackedRows>();
 };
 
 }  // namespace d9d

@@ -12,6 +12,28 @@ PackedRows::PackedRows(const PackedSequences& packed, std::int64_t length)
       max_length_(packed.max_length) {}
 
 PackedSequences PackedRows::in(const std::vector<FlatRange>& ranges) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find(computed_, ranges, [](const auto& each) { return each.first; });
+  if (found != computed_.end()) return found->second;
+  return computed_.emplace_back(ranges, computed(ranges)).second;
+}
+
+std::shared_ptr<const PackedRows> LastPackedRows::of(const PackedSequences& packed, std::int64_t length) {
+  if (packed.cu_seqlens.is_inference()) return std::make_shared<PackedRows>(packed, length);  // has no version
+  const std::uint32_t version = packed.cu_seqlens._version();
+  const std::lock_guard lock(mutex_);
+  const bool is_last = rows_ != nullptr && packed_.cu_seqlens.is_same(packed.cu_seqlens) &&
+                       packed_.max_length == packed.max_length && length_ == length && version_ == version;
+  if (!is_last) {
+    packed_ = packed;
+    length_ = length;
+    version_ = version;
+    rows_ = std::make_shared<PackedRows>(packed, length);
+  }
+  return rows_;
+}
+
+PackedSequences PackedRows::computed(const std::vector<FlatRange>& ranges) const {
   std::int64_t num_positions = 0, sum_of_begins = 0;
   at::Tensor clamped;  // the number of positions before each boundary in its row, plus sum_of_begins
   for (const FlatRange& range : ranges) {

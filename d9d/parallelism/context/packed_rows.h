@@ -7,6 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -16,20 +19,38 @@
 
 namespace d9d {
 
-// Does not synchronise with the device.
+// Does not synchronise with the device. Threads may share it.
 class PackedRows {
  public:
   // packed: sequences of rows of `length` positions, none of which is in two rows.
   PackedRows(const PackedSequences& packed, std::int64_t length);
 
   // As many sequences, of the rows that are left if only the positions in `ranges`, at least one and ascending, of each
-  // stay. Sequences without any are empty.
+  // stay. Sequences without any are empty. Computed once for the same ranges: each layer asks for them.
   [[nodiscard]] PackedSequences in(const std::vector<FlatRange>& ranges) const;
 
  private:
+  [[nodiscard]] PackedSequences computed(const std::vector<FlatRange>& ranges) const;
+
   at::Tensor row_;       // [N + 1] int32: of each boundary
   at::Tensor position_;  // [N + 1] int32: in its row
   std::int64_t max_length_;
+  mutable std::mutex mutex_;  // guards the next member
+  mutable std::vector<std::pair<std::vector<FlatRange>, PackedSequences>> computed_;
+};
+
+// Makes PackedRows once for the layers of a batch. Threads may share it.
+class LastPackedRows {
+ public:
+  // The same object if the arguments are those of the last call, and nobody has written the boundaries since.
+  [[nodiscard]] std::shared_ptr<const PackedRows> of(const PackedSequences& packed, std::int64_t length);
+
+ private:
+  std::mutex mutex_;  // guards the members
+  PackedSequences packed_;
+  std::int64_t length_ = 0;
+  std::uint32_t version_ = 0;
+  std::shared_ptr<const PackedRows> rows_;
 };
 
 }  // namespace d9d

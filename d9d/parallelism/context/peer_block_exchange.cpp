@@ -6,7 +6,9 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "d9d/base/check.h"
 #include "d9d/base/rounding.h"
+#include "d9d/kernels/range_sum/range_sum.h"
 
 namespace d9d {
 namespace {
@@ -28,6 +30,21 @@ std::int64_t room_of(const std::vector<at::Tensor>& tensors) {
 at::Tensor view_of(const at::Tensor& block, std::int64_t first, at::IntArrayRef sizes, at::ScalarType dtype) {
   const std::int64_t bytes = c10::multiply_integers(sizes) * static_cast<std::int64_t>(at::elementSize(dtype));
   return block.narrow(0, first, bytes).view(dtype).view(sizes);
+}
+
+// Views of tensors of these shapes and dtypes that lie one after another in a block.
+std::vector<at::Tensor> views_of(const at::Tensor& block, std::int64_t first, const std::vector<at::Tensor>& like) {
+  std::vector<at::Tensor> views;
+  for (const at::Tensor& x : like) {
+    views.push_back(view_of(block, first, x.sizes(), x.scalar_type()));
+    first += room_of(x);
+  }
+  return views;
+}
+
+void copy_to(const at::Tensor& block, std::int64_t first, const std::vector<at::Tensor>& tensors) {
+  const std::vector<at::Tensor> views = views_of(block, first, tensors);
+  for (std::size_t i = 0; i < tensors.size(); ++i) kernels::sum_ranges(views[i], {{.values = tensors[i]}});
 }
 
 }  // namespace
@@ -56,42 +73,40 @@ void PeerBlockExchange::visit(const Tensors& own, const See& see) const {
   const at::NoGradGuard no_grad;
   const PeerMemory& peers = memory_.peers();
   const std::int64_t num_others = ranks_->size() - 1, rank = ranks_->rank(), slot = num_visits_++ % kSlots;
-  memory_.set_last(copies_.run([&] {
-    std::int64_t place = slot * part_bytes_;
-    for (const at::Tensor& x : own) {
-      view_of(peers.own(), place, x.sizes(), x.scalar_type()).copy_(x);
-      keep_for_current_stream(x);
-      place += room_of(x);
-    }
-    for (std::int64_t i = 1; i <= num_others; ++i) peers.raise(memory_.word(rank, other(-i), slot), 1);
-  }));
+  // On the current stream: beside the computation with the own tensors, which takes all multiprocessors, the copies
+  // would end after it.
+  copy_to(peers.own(), slot * part_bytes_, own);
 
-  std::array<Tensors, 2> buffers;
-  std::array<StreamEvent, 2> arrived;
-  const auto buffer_of = [](std::int64_t i) { return static_cast<std::size_t>(i % 2); };
+  struct OtherBlock {
+    at::Tensor bytes;
+    Tensors tensors;
+    StreamEvent arrived;
+  };
+  std::array<OtherBlock, 2> others;
+  const auto block_of = [&](std::int64_t i) -> OtherBlock& { return others[static_cast<std::size_t>(i % 2)]; };
   for (std::int64_t i = 1; i <= std::min<std::int64_t>(2, num_others); ++i) {
-    for (const at::Tensor& x : own) buffers[buffer_of(i)].push_back(at::empty(x.sizes(), x.options()));
+    block_of(i).bytes = at::empty({room_of(own)}, own.front().options().dtype(at::kByte));
+    block_of(i).tensors = views_of(block_of(i).bytes, 0, own);
   }
   // Copies the tensors of the i-th other rank after all that the current stream has now: the i - 2-th have been read.
   const auto begin_copies = [&](std::int64_t i) {
     if (i > num_others) return;
-    arrived[buffer_of(i)] = copies_.run([&] {
-      peers.wait_for(memory_.word(other(i), rank, slot), 1);
-      std::int64_t theirs = slot * part_bytes_;
-      for (const at::Tensor& target : buffers[buffer_of(i)]) {
-        peers.read(target, other(i), theirs);
-        theirs += room_of(target);
+    block_of(i).arrived = copies_.run([&] {
+      if (i == 1) {
+        for (std::int64_t j = 1; j <= num_others; ++j) peers.raise(memory_.word(rank, other(-j), slot), 1);
       }
+      peers.wait_for(memory_.word(other(i), rank, slot), 1);
+      peers.read(block_of(i).bytes, other(i), slot * part_bytes_);
       peers.raise(memory_.word(other(i), rank, slot), 0);
     });
-    memory_.set_last(arrived[buffer_of(i)]);
+    memory_.set_last(block_of(i).arrived);
   };
   begin_copies(1);
   begin_copies(2);
   see(rank, own);
   for (std::int64_t i = 1; i <= num_others; ++i) {
-    arrived[buffer_of(i)].wait();
-    see(other(i), buffers[buffer_of(i)]);
+    block_of(i).arrived.wait();
+    see(other(i), block_of(i).tensors);
     begin_copies(i + 2);
   }
 }
@@ -101,6 +116,7 @@ void PeerBlockExchange::send(const Tensors& contributions, std::int64_t owner, s
   memory_.set_last(sends_.run([&] {
     std::int64_t place = place_of(ranks_->rank(), owner, sum);
     for (const at::Tensor& x : contributions) {
+      if (x.numel() == 0) continue;
       const at::Tensor source = x.contiguous();
       memory_.peers().write(source, owner, place);
       keep_for_current_stream(x);
@@ -110,35 +126,43 @@ void PeerBlockExchange::send(const Tensors& contributions, std::int64_t owner, s
   }));
 }
 
-void PeerBlockExchange::add_received(const Tensors& contributions, std::int64_t sum) const {
-  const at::NoGradGuard no_grad;
+void PeerBlockExchange::add_received(const Tensors& contributions, const RangeOf& range_of, std::int64_t sum) const {
   const PeerMemory& peers = memory_.peers();
   const std::int64_t num_others = ranks_->size() - 1, rank = ranks_->rank();
   memory_.last().wait();
   for (std::int64_t i = 1; i <= num_others; ++i) peers.wait_for(memory_.word(other(i), rank, kSlots + sum), 1);
-  std::int64_t place = 0;
+  std::vector<FlatRange> positions;  // of contributions of the i-th other rank
+  std::vector<std::int64_t> places;
+  for (std::int64_t i = 1; i <= num_others; ++i) {
+    positions.push_back(range_of(other(i), rank));
+    places.push_back(place_of(other(i), rank, sum));
+  }
   for (const at::Tensor& own : contributions) {
-    // One addition rounds once in any dtype.
-    const at::Tensor total = num_others > 1 ? own.to(at::promote_types(own.scalar_type(), at::kFloat)) : own;
-    for (std::int64_t i = 1; i <= num_others; ++i) {
-      total.add_(view_of(peers.own(), place_of(other(i), rank, sum) + place, own.sizes(), own.scalar_type()));
+    std::vector<kernels::PositionRange> summands = {{.values = own}};
+    std::vector<std::int64_t> sizes = own.sizes().vec();
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      sizes[1] = positions[i].numel();
+      if (sizes[1] == 0) continue;
+      summands.push_back(
+          {.values = view_of(peers.own(), places[i], sizes, own.scalar_type()), .first_position = positions[i].begin});
+      places[i] += room_of(summands.back().values);
     }
-    if (!total.is_same(own)) own.copy_(total);
-    place += room_of(own);
+    kernels::sum_ranges(own, summands);
   }
   for (std::int64_t i = 1; i <= num_others; ++i) peers.raise(memory_.word(other(i), rank, kSlots + sum), 0);
 }
 
-PeerBlockExchange::Tensors PeerBlockExchange::sum(const Make& make) const {
+PeerBlockExchange::Tensors PeerBlockExchange::sum(const RangeOf& range_of, const Make& make) const {
   memory_.begin();
   const std::int64_t number = num_sums_++ % kSums;
   for (std::int64_t i = 1; i < ranks_->size(); ++i) send(make(other(i)), other(i), number);
   Tensors own = make(ranks_->rank());
-  add_received(own, number);
+  add_received(own, range_of, number);
   return own;
 }
 
-PeerBlockExchange::Tensors PeerBlockExchange::visit_and_sum(const Tensors& own, const SeeAndMake& make) const {
+PeerBlockExchange::Tensors PeerBlockExchange::visit_and_sum(const Tensors& own, const RangeOf& range_of,
+                                                            const SeeAndMake& make) const {
   const std::int64_t number = num_sums_++ % kSums;
   Tensors contributions;
   visit(own, [&](std::int64_t rank, const Tensors& theirs) {
@@ -149,7 +173,7 @@ PeerBlockExchange::Tensors PeerBlockExchange::visit_and_sum(const Tensors& own, 
       send(made, rank, number);
     }
   });
-  add_received(contributions, number);
+  add_received(contributions, range_of, number);
   return contributions;
 }
 

@@ -25,6 +25,7 @@
 
 #include "d9d/core/communicator/communicator.h"
 #include "d9d/core/device/side_stream.h"
+#include "d9d/core/dtensor/layout.h"
 #include "d9d/core/peer_memory/link_watch.h"
 #include "d9d/parallelism/exchange/watched_peer_memory.h"
 
@@ -33,7 +34,7 @@ namespace d9d {
 class PeerBlockExchange {
  public:
   static constexpr bool kTakesMeta = true;
-  using Tensors = std::vector<at::Tensor>;  // as many, with the same shapes and dtypes, on all ranks
+  using Tensors = std::vector<at::Tensor>;  // as many, [B, S, ...] with the same shapes and dtypes, on all ranks
 
   // watch: borrowed.
   PeerBlockExchange(std::shared_ptr<Communicator> ranks, LinkWatch& watch);
@@ -49,19 +50,22 @@ class PeerBlockExchange {
   // on. Those of others are contiguous, and valid for work that the call queues on the current stream.
   using See = std::function<void(std::int64_t rank, const Tensors& theirs)>;
   void visit(const Tensors& own, const See& see) const;
-  // Collective. Calls `make` once for each rank, this one last. It returns what this rank contributes to the tensors of
-  // `rank`. Returns the sums of what all ranks contribute to this rank's, computed in at least float, in the tensors
-  // that `make` returned for this rank.
+  // The positions, of dim 1, of the tensors of `owner` to which `writer` contributes: the same on all ranks, and all
+  // where both are one rank.
+  using RangeOf = std::function<FlatRange(std::int64_t writer, std::int64_t owner)>;
+  // Collective. Calls `make` once for each rank, this one last. It returns what this rank contributes to those positions
+  // of the tensors of `rank`. Returns the sums of what all ranks contribute to this rank's, computed in at least float,
+  // in the tensors that `make` returned for this rank.
   using Make = std::function<Tensors(std::int64_t rank)>;
-  [[nodiscard]] Tensors sum(const Make& make) const;
+  [[nodiscard]] Tensors sum(const RangeOf& range_of, const Make& make) const;
   // Collective. Both: each call sees the tensors of a rank, this one's first, and returns contributions to them, in
   // other memory than theirs.
   using SeeAndMake = std::function<Tensors(std::int64_t rank, const Tensors& theirs)>;
-  [[nodiscard]] Tensors visit_and_sum(const Tensors& own, const SeeAndMake& make) const;
+  [[nodiscard]] Tensors visit_and_sum(const Tensors& own, const RangeOf& range_of, const SeeAndMake& make) const;
 
  private:
   void send(const Tensors& contributions, std::int64_t owner, std::int64_t sum) const;
-  void add_received(const Tensors& contributions, std::int64_t sum) const;
+  void add_received(const Tensors& contributions, const RangeOf& range_of, std::int64_t sum) const;
   [[nodiscard]] std::int64_t other(std::int64_t i) const;  // rank - i
   // The first byte of the contributions of `writer` in the block of `owner`. sum: 0 or 1.
   [[nodiscard]] std::int64_t place_of(std::int64_t writer, std::int64_t owner, std::int64_t sum) const;

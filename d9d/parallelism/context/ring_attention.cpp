@@ -10,8 +10,8 @@
 #include "d9d/base/check.h"
 #include "d9d/core/autograd/checkpoint.h"
 #include "d9d/kernels/common/first_order.h"
+#include "d9d/kernels/range_sum/range_sum.h"
 #include "d9d/modules/tensor_plan.h"
-#include "d9d/parallelism/context/packed_rows.h"
 
 namespace d9d {
 namespace {
@@ -34,7 +34,7 @@ struct Block {
 };
 
 struct Ring final : torch::CustomClassHolder {
-  Ring(SdpaOptions options_, kernels::SdpaPreferences preferences_, std::optional<PackedRows> rows_,
+  Ring(SdpaOptions options_, kernels::SdpaPreferences preferences_, std::shared_ptr<const PackedRows> rows_,
        PositionCut positions_, std::shared_ptr<const PeerBlockExchange> exchange_)
       : options(options_),
         preferences(std::move(preferences_)),
@@ -49,13 +49,22 @@ struct Ring final : torch::CustomClassHolder {
     if (!found) found = made_blocks(query.size(kPositions) * positions.num_ranks(), rank_of_keys);
     return *found;
   }
+  // The range of a rank's own keys that another's queries see.
+  [[nodiscard]] FlatRange keys_seen(std::int64_t rank_of_queries, std::int64_t rank_of_keys, std::int64_t here) const {
+    FlatRange seen{here, 0};
+    for (const RingBlock& block :
+         ring_blocks(positions, here * positions.num_ranks(), rank_of_queries, rank_of_keys, options)) {
+      seen = {std::min(seen.begin, block.keys.begin), std::max(seen.end, block.keys.end)};
+    }
+    return rank_of_queries == rank_of_keys ? FlatRange{0, here} : FlatRange{std::min(seen.begin, seen.end), seen.end};
+  }
   // With one other rank its keys and values are few beside the rank's activations, and backward need not wait for them.
   // A recomputation that finds the result kept does not meet them.
   [[nodiscard]] bool keeps_others() const { return positions.num_ranks() == 2 && !keeps_result; }
 
   SdpaOptions options;
   kernels::SdpaPreferences preferences;
-  std::optional<PackedRows> rows;  // of packed sequences
+  std::shared_ptr<const PackedRows> rows;  // of packed sequences
   PositionCut positions;
   std::shared_ptr<const PeerBlockExchange> exchange;
   const bool keeps_result = keeps_results();
@@ -107,13 +116,10 @@ at::Tensor part(const at::Tensor& x, const FlatRange& range, std::int64_t dim = 
   return range.numel() == x.size(dim) ? x : x.narrow(dim, range.begin, range.numel());
 }
 
-// Adds y to the range of x, sequence by sequence: each is contiguous, and one kernel takes them all.
-void add_to(const at::Tensor& x, const at::Tensor& y) { at::_foreach_add_(x.unbind(0), y.unbind(0)); }
-
 // The sum of gradients of ranges of positions.
 class RangeSum {
  public:
-  explicit RangeSum(std::int64_t num_positions) : all_{0, num_positions} {}
+  explicit RangeSum(const FlatRange& all) : all_(all) {}
 
   void add(at::Tensor gradient, FlatRange range) {
     if (!sum_.defined() || (range == all_ && range_ != all_)) {
@@ -124,17 +130,20 @@ class RangeSum {
       sum_ = padded();
       range_ = all_;
     }
-    add_to(part(sum_, {range.begin - range_.begin, range.end - range_.begin}), gradient);
+    kernels::sum_ranges(
+        sum_, {{.values = sum_}, {.values = std::move(gradient), .first_position = range.begin - range_.begin}});
   }
-  // like: of all positions, for a sum of nothing.
+  // Of all positions. like: a sum of nothing has its sizes but for theirs.
   [[nodiscard]] at::Tensor whole(const at::Tensor& like) const {
-    if (!sum_.defined()) return at::zeros(like.sizes(), like.options());
-    return range_ == all_ ? sum_ : padded();
+    if (sum_.defined()) return range_ == all_ ? sum_ : padded();
+    std::vector<std::int64_t> sizes = like.sizes().vec();
+    sizes[kPositions] = all_.numel();
+    return at::zeros(sizes, like.options());
   }
 
  private:
   [[nodiscard]] at::Tensor padded() const {
-    return at::constant_pad_nd(sum_, {0, 0, 0, 0, range_.begin, all_.end - range_.end});
+    return at::constant_pad_nd(sum_, {0, 0, 0, 0, range_.begin - all_.begin, all_.end - range_.end});
   }
 
   FlatRange all_;
@@ -193,9 +202,14 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
       return in_float ? x.to(at::promote_types(x.scalar_type(), at::kFloat)) : x;
     };
     const bool has_many_blocks = ring->positions.num_ranks() > 2 || ring->options.window_left;
-    RangeSum grad_query(query.size(kPositions));
+    const std::int64_t here = query.size(kPositions);
+    const auto range_of = [&](std::int64_t rank_of_queries, std::int64_t rank_of_keys) {
+      return ring->keys_seen(rank_of_queries, rank_of_keys, here);
+    };
+    RangeSum grad_query({0, here});
     const auto gradients_of = [&](std::int64_t rank, const PeerBlockExchange::Tensors& theirs) {
-      RangeSum grad_key(key.size(kPositions)), grad_value(key.size(kPositions));
+      const FlatRange seen = range_of(ring->positions.ranks().index(), rank);
+      RangeSum grad_key(seen), grad_value(seen);
       const std::vector<Block>& blocks = ring->blocks(query, rank);
       for (const Block& block : blocks) {
         const BlockTensors tensors(query, theirs, block);
@@ -217,8 +231,8 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
                                        : PeerBlockExchange::Tensors{saved[kSavedOthers], saved[kSavedOthers + 1]});
     };
     const PeerBlockExchange::Tensors sums = ring->keeps_others()
-                                                ? ring->exchange->sum(gradients_of_kept)
-                                                : ring->exchange->visit_and_sum({key, value}, gradients_of);
+                                                ? ring->exchange->sum(range_of, gradients_of_kept)
+                                                : ring->exchange->visit_and_sum({key, value}, range_of, gradients_of);
     variable_list result = {grad_query.whole(query).to(query.scalar_type()), sums[0], sums[1], at::Tensor(),
                             at::Tensor()};
     if (sinks.defined() && context->needs_input_grad(3)) result[3] = kernels::sink_gradient(grad_out, merged, sinks);
@@ -277,13 +291,15 @@ std::string ring_refusal(const SdpaInputs& inputs, const SdpaOptions& options, c
 
 at::Tensor ring_attention(const SdpaInputs& inputs, const SdpaOptions& options,
                           const kernels::SdpaPreferences& preferences, const PositionCut& positions,
-                          const std::shared_ptr<const PeerBlockExchange>& exchange) {
+                          const std::shared_ptr<const PeerBlockExchange>& exchange,
+                          std::shared_ptr<const PackedRows> rows) {
   D9D_ASSERT(ring_refusal(inputs, options, positions).empty() && options.first_query == 0,
              "ring_attention of other inputs");
-  std::optional<PackedRows> rows;
-  if (inputs.packed) rows.emplace(*inputs.packed, inputs.query.size(kPositions) * positions.num_ranks());
+  if (inputs.packed && rows == nullptr) {
+    rows = std::make_shared<PackedRows>(*inputs.packed, inputs.query.size(kPositions) * positions.num_ranks());
+  }
   return RingAttention::apply(inputs.query, inputs.key, inputs.value, inputs.sinks,
-                              c10::make_intrusive<Ring>(options, preferences, rows, positions, exchange));
+                              c10::make_intrusive<Ring>(options, preferences, std::move(rows), positions, exchange));
 }
 
 std::vector<RingBlock> ring_blocks(const PositionCut& positions, std::int64_t length, std::int64_t rank_of_queries,

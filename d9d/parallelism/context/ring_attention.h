@@ -14,6 +14,7 @@
 
 #include "d9d/core/dtensor/position_cut.h"
 #include "d9d/kernels/attention/attention_blocks.h"
+#include "d9d/parallelism/context/packed_rows.h"
 #include "d9d/parallelism/context/peer_block_exchange.h"
 
 namespace d9d {
@@ -23,10 +24,11 @@ namespace d9d {
                                        const PositionCut& positions);
 
 // Collective, and collective in backward. inputs: of this rank's positions. exchange: fits key and value, over the
-// ranks of `positions`. Returns [B, S / W, Hq, D].
+// ranks of `positions`. rows: of inputs.packed, if there are; null: made here. Returns [B, S / W, Hq, D].
 [[nodiscard]] at::Tensor ring_attention(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options,
                                         const kernels::SdpaPreferences& preferences, const PositionCut& positions,
-                                        const std::shared_ptr<const PeerBlockExchange>& exchange);
+                                        const std::shared_ptr<const PeerBlockExchange>& exchange,
+                                        std::shared_ptr<const PackedRows> rows = nullptr);
 
 // A block of pairs of this rank's queries and another's keys, by their places on these ranks.
 struct RingBlock {

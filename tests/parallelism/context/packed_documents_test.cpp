@@ -78,6 +78,21 @@ TEST(PackedRows, Have_the_positions_of_each_document_that_are_in_its_ranges) {
   }
 }
 
+TEST(PackedRows, Are_made_once_for_the_layers_of_a_batch) {
+  LastPackedRows last;
+  const PackedSequences packed = packed_of({5, 19, 24}), other = packed_of({5, 19, 24});
+  const std::shared_ptr<const PackedRows> rows = last.of(packed, kSequence);
+  EXPECT_EQ(last.of(packed, kSequence), rows);
+  const std::vector<FlatRange> half = {{0, kSequence / 2}};
+  EXPECT_TRUE(rows->in(half).cu_seqlens.is_same(rows->in(half).cu_seqlens));
+  EXPECT_NE(last.of(other, kSequence), rows);
+  EXPECT_NE(last.of(packed, kSequence / 2), rows);
+  const std::shared_ptr<const PackedRows> before = last.of(packed, kSequence);
+  packed.cu_seqlens.copy_(packed_of({24, 5, 19}).cu_seqlens);  // as a loop of one's own may that keeps its buffers
+  EXPECT_NE(last.of(packed, kSequence), before);
+  EXPECT_EQ(last.of(packed, kSequence)->in(half).cu_seqlens[1].item<int>(), kSequence / 2);
+}
+
 struct Case {
   const char* name;
   SdpaParameters parameters;
