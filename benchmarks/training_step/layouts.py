@@ -17,7 +17,7 @@ would take 1 / N as long (column `over one rank`); `tensor/communicator` exchang
 tensor-parallel ranks, over which all else is sharded, each pair with one rank's microbatches; `tensor_experts`: the same with
 a part of the experts on each of two GPUs. Row `context`: context parallelism over all GPUs, which share each sequence, so that with free communication a step
 would take 1 / N as long; `context/gathered` chooses the method of attention. Row `context_shards`: pairs of context-parallel ranks, each
-pair with one rank's microbatches. A row that ends in `:packed` has as many tokens, in documents of random lengths that fill the sequences.
+pair with one rank's microbatches. A row that ends in `:packed` has as many tokens, in documents of random lengths that fill the sequences; its TFLOP/s count attention to whole sequences.
 Prints Markdown.
 """
 
@@ -94,7 +94,7 @@ def configuration_of_row(model, options, num_ranks, row, folder):
                            device=options.device, num_ranks=num_ranks, microbatches=options.microbatches,
                            cuda_graph=row == "graphs" or row.endswith(":graphs"))
     title, is_packed = row, row.endswith(":packed")
-    row = row.removesuffix(":graphs").removesuffix(":packed")
+    row = row.partition(":")[0]
     kind = row.partition(".")[0]
     exchange = row.partition("/")[2] if kind.startswith("tensor") else ""
     if "." in row:
@@ -158,7 +158,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="qwen3-1.7b")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rows", help=f"of {ALL_ROWS},graphs,copied_slices,pipeline.*,experts,experts.*; default: those that fit")
+    parser.add_argument("--rows", help=f"of {ALL_ROWS},graphs,copied_slices,pipeline.*,experts,experts.*, also with :graphs or :packed at the end; default: those that fit")
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--warm-up", type=int, default=8)
     parser.add_argument("--microbatches", type=int, default=1)
@@ -176,6 +176,9 @@ def main():
     parser.add_argument("--layers", type=int, help="fewer than the model has")
     parser.add_argument("--programs", type=Path, default=REPOSITORY / "build/release/bin")
     options = parser.parse_args()
+    for row in (options.rows or "").split(","):
+        if row.partition(":")[2] not in ("", "graphs", "packed"):
+            parser.error(f"expected rows that end in :graphs or :packed, or neither, got {row}")
     model = MODELS[options.model]
     if options.layers:
         model = model._replace(layers=options.layers)
@@ -185,7 +188,7 @@ def main():
           f"{f', checkpointing {json.dumps(options.checkpointing)}' if options.checkpointing else ''}; {options.steps} steps, {options.warm_up} warm-up\n")
     print("| row | GPUs | step ms (p10..p90) | tokens/s/GPU | TFLOP/s | MFU | over one rank | GiB: allocated | reserved | "
           "on the GPU | exposed | losses |\n|---|---|---|---|---|---|---|---|---|---|---|---|")
-    alone = None
+    alone = {}  # of sequences that are packed, and that are not
     for row in (options.rows or ROWS[options.model]).split(","):
         num_ranks = 1 if row.startswith(("alone", "apart", "graphs")) else options.ranks
         with tempfile.TemporaryDirectory() as name:
@@ -198,11 +201,13 @@ def main():
         steps = steps[options.warm_up - 1 : options.steps - 1]
         deciles = statistics.quantiles(steps if len(steps) > 1 else steps * 2, n=10, method="inclusive")
         median = statistics.median(steps)
-        alone = median if row == "alone" else alone
+        is_packed = row.endswith(":packed")
+        if row.partition(":")[0] == "alone":
+            alone[is_packed] = median
         degree = sharing_ranks(row, num_ranks)
         tokens = model.sequence * model.microbatch * options.microbatches / degree / median * 1e3
         teraflops = tokens * model.flop_per_token() / 1e12
-        over = f"{100 * (median * degree / alone - 1):+.1f} %" if alone else ""
+        over = f"{100 * (median * degree / alone[is_packed] - 1):+.1f} %" if is_packed in alone else ""
         share = ""
         if options.trace and options.device == "cuda":
             share = f"{100 * exposed.read(Path(config['trace']['folder']) / 'rank0.json').share():.2f} %"

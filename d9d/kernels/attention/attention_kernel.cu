@@ -2,7 +2,7 @@
 //          other_cu_seqlens[n + 1] = other_cu_seqlens[n];
 //          partial[c, h] = sum over rows of exp(sinks[h] - logsumexp) * (grad_logsumexp - sum_d out * grad_out);
 //          out = sum over parts p of exp(logsumexp_p - logsumexp) * out_p;
-//          row r of sequence n = value, if nothing of other_cu_seqlens sees it.
+//          row r of sequence n = value, if n is empty in other_cu_seqlens or r is before all windows.
 // Legend:  n sequence, i tensor, h head, c chunk of rows, d feature.
 // Mapping: packed_offsets: one thread per sequence. sink_gradient: one block per chunk and head, whose warps take one
 //          row at a time. merge_blocks: kLanes threads, with 8 features each, per query and head. fill_unseen: a warp

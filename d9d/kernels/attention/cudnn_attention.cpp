@@ -173,7 +173,7 @@ std::pair<at::Tensor, at::Tensor> fitting_out(const at::Tensor& out, const at::T
   return {first.contiguous(), second.contiguous()};
 }
 
-// A contiguous tensor [1, rows, ...], or [rows, ...], of elements of two or four bytes.
+// A contiguous tensor [1, rows, ...] of elements of two or four bytes.
 struct Filled {
   at::Tensor rows;
   float value = 0;  // 0 for elements of two bytes

@@ -12,8 +12,8 @@ namespace d9d::kernels::detail {
 constexpr std::int64_t kMaxElements = 1LL << 31;  // that the 32-bit indices of the kernels reach
 constexpr double kInfiniteLogsumexp = std::numeric_limits<double>::infinity();
 
-// The tensor itself if it is contiguous and aligned, otherwise a contiguous copy, differentiable. So heads of a fused projection are
-// copied, except for cuDNN on dense sequences, which reads any strides and needs no call of this.
+// The tensor [B, S, ...] itself if it is contiguous and aligned, otherwise a contiguous copy, differentiable. So heads
+// of a fused projection are copied, except for cuDNN on dense sequences, which reads any strides.
 [[nodiscard]] at::Tensor readable(const at::Tensor& x);
 
 // Query i sees keys from i + Skv - S - left to i + Skv - S + right: the last query is aligned with the last key. An

@@ -25,7 +25,7 @@ bool has_sizes_of(const at::Tensor& target, const PositionRange& range) {
   for (std::int64_t dim = 0; dim < target.dim(); ++dim) {
     if (dim != kPositions && values.size(dim) != target.size(dim)) return false;
   }
-  return range.first_position >= 0 && range.first_position + values.size(kPositions) <= target.size(kPositions);
+  return range.first_position >= 0 && range.first_position <= target.size(kPositions) - values.size(kPositions);
 }
 
 // Whether the dims after positions are contiguous together.
@@ -40,8 +40,8 @@ bool has_columns(const at::Tensor& x) {
 
 std::int64_t num_columns_of(const at::Tensor& x) { return c10::multiply_integers(x.sizes().slice(kPositions + 1)); }
 
-RangeSumArgs::Rows rows_of(const at::Tensor& x, std::int64_t first_position) {
-  return {.data = const_cast<void*>(x.const_data_ptr()),
+RangeSumArgs::Rows rows_of(const at::Tensor& x, void* data, std::int64_t first_position) {
+  return {.data = data,
           .batch_stride = x.stride(0),
           .position_stride = x.stride(kPositions),
           .first_position = first_position,
@@ -52,6 +52,8 @@ bool has_kernel(const at::Tensor& target, const std::vector<PositionRange>& rang
   const bool is_half = target.scalar_type() == at::kBFloat16 || target.scalar_type() == at::kHalf;
   if (!is_half || !detail::has_cuda_kernels(target) || std::ssize(ranges) > RangeSumArgs::kMaxRanges) return false;
   const std::int64_t num_columns = num_columns_of(target);
+  const bool is_expanded = target.stride(0) == 0 || target.stride(kPositions) == 0;
+  if (target.numel() / 8 >= RangeSumArgs::kMaxVectors || is_expanded) return false;
   const auto fits = [&](const at::Tensor& x) {
     const std::int64_t strides = x.stride(0) | x.stride(kPositions) | num_columns;
     return x.scalar_type() == target.scalar_type() && has_columns(x) && strides % 8 == 0 &&
@@ -65,10 +67,11 @@ void sum_by_kernel(const at::Tensor& target, const std::vector<PositionRange>& r
   RangeSumArgs args{.dtype = detail::dtype_of(target),
                     .batch = target.size(0),
                     .num_columns = num_columns_of(target),
-                    .target = rows_of(target, 0),
+                    .target = rows_of(target, target.mutable_data_ptr(), 0),
                     .num_ranges = static_cast<int>(ranges.size())};
-  std::ranges::transform(ranges, args.ranges.begin(),
-                         [](const PositionRange& each) { return rows_of(each.values, each.first_position); });
+  std::ranges::transform(ranges, args.ranges.begin(), [](const PositionRange& each) {
+    return rows_of(each.values, const_cast<void*>(each.values.const_data_ptr()), each.first_position);
+  });
   detail::launch_range_sum(args, current_cuda_stream(target.device()));
   target.unsafeGetTensorImpl()->bump_version();
 }
@@ -79,7 +82,7 @@ void sum_all(const at::Tensor& target, const std::vector<at::Tensor>& summands) 
   at::Tensor sum = summands.front();
   if (summands.size() == 2 && sum.is_same(target)) return (void)target.add_(summands[1]);  // rounds once
   for (std::size_t i = 1; i < summands.size(); ++i) {
-    sum = sum.to(at::promote_types(target.scalar_type(), at::kFloat));
+    sum = sum.to(at::promote_types(at::promote_types(sum.scalar_type(), summands[i].scalar_type()), at::kFloat));
     sum = i == 1 ? sum + summands[i] : sum.add_(summands[i]);
   }
   target.copy_(sum);

@@ -2,7 +2,7 @@
 // Legend:  b sequence, p position, c column.
 // Mapping: a thread sums 8 columns of a position.
 // Numerics: in fp32 in the order of the ranges, rounded once.
-// Traffic: each range is read once, target is written once; neither, where the only range is target itself.
+// Traffic: each range is read once, target is written once, but not where the only range is target itself.
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
 #include "d9d/kernels/range_sum/range_sum_kernel.h"
@@ -12,14 +12,14 @@ namespace {
 
 constexpr int kBlock = 256;
 
-template <class T, class Index>
+template <class T>
 __global__ void __launch_bounds__(kBlock) range_sum(const RangeSumArgs args) {
   pdl_wait_and_trigger();
-  const auto columns = static_cast<Index>(args.num_columns / kWidth<T>);
-  const auto positions = static_cast<Index>(args.target.num_positions);
-  const Index vec = static_cast<Index>(blockIdx.x) * kBlock + threadIdx.x;
-  const Index row = vec / columns, sequence = row / positions;
-  if (sequence >= static_cast<Index>(args.batch)) return;
+  const auto columns = static_cast<std::uint32_t>(args.num_columns / kWidth<T>);
+  const auto positions = static_cast<std::uint32_t>(args.target.num_positions);
+  const std::uint32_t vec = blockIdx.x * kBlock + threadIdx.x;
+  const std::uint32_t row = vec / columns, sequence = row / positions;
+  if (sequence >= args.batch) return;
   const std::int64_t column = static_cast<std::int64_t>(vec - row * columns) * kWidth<T>;
   const std::int64_t position = static_cast<std::int64_t>(row - sequence * positions);
   const auto place_in = [&](const RangeSumArgs::Rows& rows) {
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kBlock) range_sum(const RangeSumArgs args) {
     if (index < 0 || index >= rows.num_positions) continue;
     const auto values = load_vec<T>(rows.data, place_in(rows));
 #pragma unroll
-    for (int j = 0; j < kWidth<T>; ++j) sum[j] += widen(values.value[j]);
+    for (int j = 0; j < kWidth<T>; ++j) sum[j] = count == 0 ? widen(values.value[j]) : sum[j] + widen(values.value[j]);
     ++count;
     is_target = rows.data == args.target.data;
   }
@@ -51,12 +51,7 @@ __global__ void __launch_bounds__(kBlock) range_sum(const RangeSumArgs args) {
 template <class T>
 void launch(const RangeSumArgs& args, CUstream_st* stream) {
   const std::int64_t num_vecs = args.batch * args.target.num_positions * (args.num_columns / kWidth<T>);
-  const Grid grid{num_blocks(num_vecs, kBlock), kBlock};
-  if (num_vecs < (std::int64_t{1} << 31)) {
-    launch_pdl(range_sum<T, std::uint32_t>, grid, stream, args);
-  } else {
-    launch_pdl(range_sum<T, std::int64_t>, grid, stream, args);
-  }
+  launch_pdl(range_sum<T>, {num_blocks(num_vecs, kBlock), kBlock}, stream, args);
 }
 
 }  // namespace

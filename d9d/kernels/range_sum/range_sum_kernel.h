@@ -15,6 +15,7 @@ namespace d9d::kernels::detail {
 //         bytes.
 struct RangeSumArgs {
   static constexpr int kMaxRanges = 8;
+  static constexpr std::int64_t kMaxVectors = 1LL << 31;  // of 8 elements of target, fewer than which there are
   struct Rows {
     void* data = nullptr;  // [B, positions, C]
     std::int64_t batch_stride = 0;

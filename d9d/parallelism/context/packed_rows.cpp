@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
 
 namespace d9d {
 
@@ -19,7 +20,10 @@ PackedSequences PackedRows::in(const std::vector<FlatRange>& ranges) const {
 }
 
 std::shared_ptr<const PackedRows> LastPackedRows::of(const PackedSequences& packed, std::int64_t length) {
-  if (packed.cu_seqlens.is_inference()) return std::make_shared<PackedRows>(packed, length);  // has no version
+  // Inference tensors have no versions, and nothing that is saved for a backward may refer to one.
+  if (c10::InferenceMode::is_enabled() || packed.cu_seqlens.is_inference()) {
+    return std::make_shared<PackedRows>(packed, length);
+  }
   const std::uint32_t version = packed.cu_seqlens._version();
   const std::lock_guard lock(mutex_);
   const bool is_last = rows_ != nullptr && packed_.cu_seqlens.is_same(packed.cu_seqlens) &&

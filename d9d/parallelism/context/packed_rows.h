@@ -42,7 +42,8 @@ class PackedRows {
 // Makes PackedRows once for the layers of a batch. Threads may share it.
 class LastPackedRows {
  public:
-  // The same object if the arguments are those of the last call, and nobody has written the boundaries since.
+  // The same object if the arguments are those of the last call, and no operation has written the boundaries since, by
+  // their version.
   [[nodiscard]] std::shared_ptr<const PackedRows> of(const PackedSequences& packed, std::int64_t length);
 
  private:

@@ -112,10 +112,12 @@ void PeerBlockExchange::visit(const Tensors& own, const See& see) const {
 }
 
 // Beside what the current stream computes next.
-void PeerBlockExchange::send(const Tensors& contributions, std::int64_t owner, std::int64_t sum) const {
+void PeerBlockExchange::send(const Tensors& contributions, const FlatRange& positions, std::int64_t owner,
+                             std::int64_t sum) const {
   memory_.set_last(sends_.run([&] {
     std::int64_t place = place_of(ranks_->rank(), owner, sum);
     for (const at::Tensor& x : contributions) {
+      D9D_ASSERT(x.size(1) == positions.numel(), "contributions to ", x.size(1), " positions of ", positions.numel());
       if (x.numel() == 0) continue;
       const at::Tensor source = x.contiguous();
       memory_.peers().write(source, owner, place);
@@ -155,7 +157,9 @@ void PeerBlockExchange::add_received(const Tensors& contributions, const RangeOf
 PeerBlockExchange::Tensors PeerBlockExchange::sum(const RangeOf& range_of, const Make& make) const {
   memory_.begin();
   const std::int64_t number = num_sums_++ % kSums;
-  for (std::int64_t i = 1; i < ranks_->size(); ++i) send(make(other(i)), other(i), number);
+  for (std::int64_t i = 1; i < ranks_->size(); ++i) {
+    send(make(other(i)), range_of(ranks_->rank(), other(i)), other(i), number);
+  }
   Tensors own = make(ranks_->rank());
   add_received(own, range_of, number);
   return own;
@@ -170,7 +174,7 @@ PeerBlockExchange::Tensors PeerBlockExchange::visit_and_sum(const Tensors& own, 
     if (rank == ranks_->rank()) {
       contributions = std::move(made);
     } else {
-      send(made, rank, number);
+      send(made, range_of(ranks_->rank(), rank), rank, number);
     }
   });
   add_received(contributions, range_of, number);

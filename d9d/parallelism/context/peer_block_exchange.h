@@ -47,15 +47,16 @@ class PeerBlockExchange {
   [[nodiscard]] const std::string& reason() const { return memory_.reason(); }
 
   // Collective. Calls `see` once with the tensors of each rank: this rank's, then those of rank - 1, rank - 2 and so
-  // on. Those of others are contiguous, and valid for work that the call queues on the current stream.
+  // on. Those of others are contiguous, and valid for work that the call queues on the current stream; with two ranks
+  // they stay as they are.
   using See = std::function<void(std::int64_t rank, const Tensors& theirs)>;
   void visit(const Tensors& own, const See& see) const;
   // The positions, of dim 1, of the tensors of `owner` to which `writer` contributes: the same on all ranks, and all
   // where both are one rank.
   using RangeOf = std::function<FlatRange(std::int64_t writer, std::int64_t owner)>;
-  // Collective. Calls `make` once for each rank, this one last. It returns what this rank contributes to those positions
-  // of the tensors of `rank`. Returns the sums of what all ranks contribute to this rank's, computed in at least float,
-  // in the tensors that `make` returned for this rank.
+  // Collective. Calls `make` once for each rank, this one last. It returns what this rank contributes to those
+  // positions of the tensors of `rank`. Returns the sums of what all ranks contribute to this rank's, computed in at
+  // least float, in the tensors that `make` returned for this rank.
   using Make = std::function<Tensors(std::int64_t rank)>;
   [[nodiscard]] Tensors sum(const RangeOf& range_of, const Make& make) const;
   // Collective. Both: each call sees the tensors of a rank, this one's first, and returns contributions to them, in
@@ -64,7 +65,7 @@ class PeerBlockExchange {
   [[nodiscard]] Tensors visit_and_sum(const Tensors& own, const RangeOf& range_of, const SeeAndMake& make) const;
 
  private:
-  void send(const Tensors& contributions, std::int64_t owner, std::int64_t sum) const;
+  void send(const Tensors& contributions, const FlatRange& positions, std::int64_t owner, std::int64_t sum) const;
   void add_received(const Tensors& contributions, const RangeOf& range_of, std::int64_t sum) const;
   [[nodiscard]] std::int64_t other(std::int64_t i) const;  // rank - i
   // The first byte of the contributions of `writer` in the block of `owner`. sum: 0 or 1.

@@ -49,7 +49,7 @@ struct Ring final : torch::CustomClassHolder {
     if (!found) found = made_blocks(query.size(kPositions) * positions.num_ranks(), rank_of_keys);
     return *found;
   }
-  // The range of a rank's own keys that another's queries see.
+  // From the first to the last of a rank's own keys that another's queries see; all of its own.
   [[nodiscard]] FlatRange keys_seen(std::int64_t rank_of_queries, std::int64_t rank_of_keys, std::int64_t here) const {
     FlatRange seen{here, 0};
     for (const RingBlock& block :
@@ -130,8 +130,8 @@ class RangeSum {
       sum_ = padded();
       range_ = all_;
     }
-    kernels::sum_ranges(
-        sum_, {{.values = sum_}, {.values = std::move(gradient), .first_position = range.begin - range_.begin}});
+    const at::Tensor here = part(sum_, {range.begin - range_.begin, range.end - range_.begin});
+    kernels::sum_ranges(here, {{.values = here}, {.values = std::move(gradient)}});
   }
   // Of all positions. like: a sum of nothing has its sizes but for theirs.
   [[nodiscard]] at::Tensor whole(const at::Tensor& like) const {

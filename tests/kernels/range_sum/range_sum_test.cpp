@@ -71,6 +71,7 @@ TEST(SumRanges, Refuses_other_sizes) {
   EXPECT_THROW(sum_ranges(target, {{.values = at::zeros({2, 4, 7})}}), ConfigError);
   EXPECT_THROW(sum_ranges(target, {{.values = at::zeros({2, 4, 8}), .first_position = 1}}), ConfigError);
   EXPECT_THROW(sum_ranges(target, {{.values = at::zeros({2, 1, 8}), .first_position = -1}}), ConfigError);
+  EXPECT_THROW(sum_ranges(target, {{.values = at::zeros({2, 1, 8}), .first_position = INT64_MAX}}), ConfigError);
 }
 
 class SumRangesCuda : public ::d9d::testing::CudaTest {};
@@ -79,6 +80,13 @@ TEST_F(SumRangesCuda, Equals_a_sum_in_fp64) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
     expect_sums(::d9d::testing::kGpu, dtype);
   }
+}
+
+TEST_F(SumRangesCuda, Copies_bits) {
+  const at::Tensor values = at::full({1, 2, 8}, -0.0, at::TensorOptions(::d9d::testing::kGpu).dtype(at::kBFloat16));
+  const at::Tensor target = at::ones_like(values);
+  sum_ranges(target, {{.values = values}});
+  EXPECT_TRUE(at::signbit(target).all().item<bool>());
 }
 
 TEST_F(SumRangesCuda, Rounds_once) {

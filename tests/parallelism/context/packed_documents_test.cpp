@@ -93,6 +93,17 @@ TEST(PackedRows, Are_made_once_for_the_layers_of_a_batch) {
   EXPECT_EQ(last.of(packed, kSequence)->in(half).cu_seqlens[1].item<int>(), kSequence / 2);
 }
 
+TEST(PackedRows, That_inference_makes_do_not_come_into_training) {
+  LastPackedRows last;
+  const PackedSequences packed = packed_of({5, 19, 24});
+  const std::vector<FlatRange> half = {{0, kSequence / 2}};
+  {
+    const c10::InferenceMode inference;
+    EXPECT_TRUE(last.of(packed, kSequence)->in(half).cu_seqlens.is_inference());
+  }
+  EXPECT_FALSE(last.of(packed, kSequence)->in(half).cu_seqlens.is_inference());
+}
+
 struct Case {
   const char* name;
   SdpaParameters parameters;
