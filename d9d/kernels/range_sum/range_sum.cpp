@@ -76,7 +76,7 @@ void sum_by_kernel(const at::Tensor& target, const std::vector<PositionRange>& r
   target.unsafeGetTensorImpl()->bump_version();
 }
 
-// Of positions that the same ranges have.
+// Sums positions that the same ranges have.
 void sum_all(const at::Tensor& target, const std::vector<at::Tensor>& summands) {
   if (summands.empty() || (summands.size() == 1 && summands.front().is_same(target))) return;
   at::Tensor sum = summands.front();

@@ -133,7 +133,7 @@ class RangeSum {
     const at::Tensor here = part(sum_, {range.begin - range_.begin, range.end - range_.begin});
     kernels::sum_ranges(here, {{.values = here}, {.values = std::move(gradient)}});
   }
-  // Of all positions. like: a sum of nothing has its sizes but for theirs.
+  // The sum at all positions. like: a sum of nothing has its sizes but for theirs.
   [[nodiscard]] at::Tensor whole(const at::Tensor& like) const {
     if (sum_.defined()) return range_ == all_ ? sum_ : padded();
     std::vector<std::int64_t> sizes = like.sizes().vec();
