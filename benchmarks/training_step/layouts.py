@@ -90,11 +90,11 @@ def sharing_ranks(row, num_ranks):
 
 def configuration_of_row(model, options, num_ranks, row, folder):
     steps = options.steps + (TRACED_STEPS + 2 if options.trace else 0)  # the last one logs more
+    title = row
+    row, _, suffix = row.partition(":")
     config = configuration(model, folder, steps=steps, warm_up=options.warm_up, optimizer=options.optimizer,
                            device=options.device, num_ranks=num_ranks, microbatches=options.microbatches,
-                           cuda_graph=row == "graphs" or row.endswith(":graphs"))
-    title, is_packed = row, row.endswith(":packed")
-    row = row.partition(":")[0]
+                           cuda_graph="graphs" in (row, suffix))
     kind = row.partition(".")[0]
     exchange = row.partition("/")[2] if kind.startswith("tensor") else ""
     if "." in row:
@@ -124,7 +124,7 @@ def configuration_of_row(model, options, num_ranks, row, folder):
                                     fsdp={"gradient_dtype": options.gradients or model.gradients, **EXCHANGES.get(row, {})})
     config["trainer"].setdefault("gradient_manager", {})["grad_dtype"] = options.gradients or "bfloat16"
     config["trainer"]["model_stage_factory"] = {"master_dtype": options.masters}
-    if is_packed:
+    if suffix == "packed":
         num_samples = config["data"]["global_batch_size"] * steps
         config["data"] |= peers.write_documents(folder / "documents.bin", model, num_samples, options.documents)
     if options.trace:
@@ -190,19 +190,19 @@ def main():
           "on the GPU | exposed | losses |\n|---|---|---|---|---|---|---|---|---|---|---|---|")
     alone = {}  # of sequences that are packed, and that are not
     for row in (options.rows or ROWS[options.model]).split(","):
-        num_ranks = 1 if row.startswith(("alone", "apart", "graphs")) else options.ranks
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
+        name, _, suffix = row.partition(":")
+        is_packed, num_ranks = suffix == "packed", 1 if name in ("alone", "apart", "graphs") else options.ranks
+        with tempfile.TemporaryDirectory() as path:
+            folder = Path(path)
             config = configuration_of_row(model, options, num_ranks, row, folder)
-            reports, losses, used = run(config, folder, options, model.program, options.ranks if row == "apart" else 1)
+            reports, losses, used = run(config, folder, options, model.program, options.ranks if name == "apart" else 1)
         report = reports[0]
         # Of several programs the step that has the mean of their speeds.
         steps = [statistics.harmonic_mean(step) for step in zip(*(each["step_ms"] for each in reports))]
         steps = steps[options.warm_up - 1 : options.steps - 1]
         deciles = statistics.quantiles(steps if len(steps) > 1 else steps * 2, n=10, method="inclusive")
         median = statistics.median(steps)
-        is_packed = row.endswith(":packed")
-        if row.partition(":")[0] == "alone":
+        if name == "alone":
             alone[is_packed] = median
         degree = sharing_ranks(row, num_ranks)
         tokens = model.sequence * model.microbatch * options.microbatches / degree / median * 1e3
@@ -212,7 +212,7 @@ def main():
         if options.trace and options.device == "cuda":
             share = f"{100 * exposed.read(Path(config['trace']['folder']) / 'rank0.json').share():.2f} %"
         memory = [f"{report[key] / 2**30:.1f}" for key in ("peak_allocated_bytes", "peak_reserved_bytes")]
-        print(f"| {row} | {1 if row.startswith(('alone', 'graphs')) else options.ranks} | {median:.1f} ({deciles[0]:.1f}..{deciles[-1]:.1f}) | {tokens:,.0f} | {teraflops:.0f} | "
+        print(f"| {row} | {1 if name in ('alone', 'graphs') else options.ranks} | {median:.1f} ({deciles[0]:.1f}..{deciles[-1]:.1f}) | {tokens:,.0f} | {teraflops:.0f} | "
               f"{100 * teraflops / PEAK_TFLOPS:.1f} % | {over} | {' | '.join(memory)} | {used / 1024:.1f} | {share} | "
               f"{losses[0]:.4f}..{losses[-1]:.4f} |", flush=True)
 

@@ -245,7 +245,7 @@ FusedForward cudnn_forward(const FusedTensors& tensors, const at::Tensor& sinks,
   run(call);
   if (may_see_nothing(tensors, how)) {
     std::vector<Filled> filled = {{.rows = result.out}};
-    if (!sinks.defined()) filled.push_back({result.logsumexp.transpose(1, 2), -std::numeric_limits<float>::infinity()});
+    if (!sinks.defined()) filled.push_back({result.logsumexp.transpose(1, 2), static_cast<float>(-kInfiniteLogsumexp)});
     fill_unseen(tensors.cu_seqlens, tensors.key_cu_seqlens, /*left=*/{}, filled);
   }
   if (backward_follows) cudnn().prepare(backward_key(call));

@@ -10,15 +10,6 @@ std::int64_t num_columns(const at::Tensor& tensor, std::int64_t num_column_dims)
   return c10::multiply_integers(tensor.sizes().slice(tensor.dim() - num_column_dims));
 }
 
-bool has_dense_columns(const at::Tensor& tensor, std::int64_t num_column_dims) {
-  std::int64_t stride = 1;
-  for (std::int64_t dim = tensor.dim() - 1; dim >= tensor.dim() - num_column_dims; --dim) {
-    if (tensor.size(dim) != 1 && tensor.stride(dim) != stride) return false;
-    stride *= tensor.size(dim);
-  }
-  return true;
-}
-
 // The stride from a row to the next. nullopt unless there are several rows, evenly spaced, that do not overlap.
 std::optional<std::int64_t> stride_of_rows(const at::Tensor& tensor, std::int64_t num_column_dims) {
   if (tensor.numel() == 0 || !has_dense_columns(tensor, num_column_dims)) return std::nullopt;
@@ -50,6 +41,15 @@ at::Tensor slice_of_rows(const at::Tensor& buffer, const at::Tensor& like, std::
 }
 
 }  // namespace
+
+bool has_dense_columns(const at::Tensor& tensor, std::int64_t num_column_dims) {
+  std::int64_t stride = 1;
+  for (std::int64_t dim = tensor.dim() - 1; dim >= tensor.dim() - num_column_dims; --dim) {
+    if (tensor.size(dim) != 1 && tensor.stride(dim) != stride) return false;
+    stride *= tensor.size(dim);
+  }
+  return true;
+}
 
 bool are_adjacent_columns(const at::Tensor& a, const at::Tensor& b, std::int64_t num_column_dims) {
   const auto num_row_dims = static_cast<std::size_t>(a.dim() - num_column_dims);

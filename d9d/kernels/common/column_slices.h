@@ -27,6 +27,9 @@ namespace d9d::kernels::detail {
 [[nodiscard]] std::pair<at::Tensor, at::Tensor> empty_column_slices(const at::Tensor& a, const at::Tensor& b,
                                                                     std::int64_t num_column_dims);
 
+// Whether the elements of each row are contiguous.
+[[nodiscard]] bool has_dense_columns(const at::Tensor& tensor, std::int64_t num_column_dims);
+
 // The number of columns that precede those of `slice` in the rows of its buffer, on the assumption that the storage
 // begins with a row. 0 if the rows are not evenly spaced, or if there is only one.
 [[nodiscard]] std::int64_t columns_before(const at::Tensor& slice, std::int64_t num_column_dims);

@@ -8,6 +8,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/device/cuda_stream.h"
+#include "d9d/kernels/common/column_slices.h"
 #include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/common/strided_rows.h"
 #include "d9d/kernels/range_sum/range_sum_kernel.h"
@@ -28,16 +29,6 @@ bool has_sizes_of(const at::Tensor& target, const PositionRange& range) {
   return range.first_position >= 0 && range.first_position <= target.size(kPositions) - values.size(kPositions);
 }
 
-// Whether the dims after positions are contiguous together.
-bool has_columns(const at::Tensor& x) {
-  std::int64_t stride = 1;
-  for (std::int64_t dim = x.dim() - 1; dim > kPositions; --dim) {
-    if (x.size(dim) != 1 && x.stride(dim) != stride) return false;
-    stride *= x.size(dim);
-  }
-  return true;
-}
-
 std::int64_t num_columns_of(const at::Tensor& x) { return c10::multiply_integers(x.sizes().slice(kPositions + 1)); }
 
 RangeSumArgs::Rows rows_of(const at::Tensor& x, void* data, std::int64_t first_position) {
@@ -56,8 +47,8 @@ bool has_kernel(const at::Tensor& target, const std::vector<PositionRange>& rang
   if (target.numel() / 8 >= RangeSumArgs::kMaxVectors || is_expanded) return false;
   const auto fits = [&](const at::Tensor& x) {
     const std::int64_t strides = x.stride(0) | x.stride(kPositions) | num_columns;
-    return x.scalar_type() == target.scalar_type() && has_columns(x) && strides % 8 == 0 &&
-           detail::is_aligned(x.const_data_ptr());
+    return x.scalar_type() == target.scalar_type() && detail::has_dense_columns(x, x.dim() - kPositions - 1) &&
+           strides % 8 == 0 && detail::is_aligned(x.const_data_ptr());
   };
   return fits(target) && std::ranges::all_of(ranges, [&](const PositionRange& each) { return fits(each.values); });
 }

@@ -9,6 +9,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/rounding.h"
 #include "d9d/kernels/range_sum/range_sum.h"
+#include "d9d/modules/tensor_plan.h"
 
 namespace d9d {
 namespace {
@@ -117,7 +118,8 @@ void PeerBlockExchange::send(const Tensors& contributions, const FlatRange& posi
   memory_.set_last(sends_.run([&] {
     std::int64_t place = place_of(ranks_->rank(), owner, sum);
     for (const at::Tensor& x : contributions) {
-      D9D_ASSERT(x.size(1) == positions.numel(), "contributions to ", x.size(1), " positions of ", positions.numel());
+      D9D_ASSERT(x.size(kPositions) == positions.numel(), "contributions to ", x.size(kPositions), " positions of ",
+                 positions.numel());
       if (x.numel() == 0) continue;
       const at::Tensor source = x.contiguous();
       memory_.peers().write(source, owner, place);
@@ -143,8 +145,8 @@ void PeerBlockExchange::add_received(const Tensors& contributions, const RangeOf
     std::vector<kernels::PositionRange> summands = {{.values = own}};
     std::vector<std::int64_t> sizes = own.sizes().vec();
     for (std::size_t i = 0; i < positions.size(); ++i) {
-      sizes[1] = positions[i].numel();
-      if (sizes[1] == 0) continue;
+      if (positions[i].numel() == 0) continue;
+      sizes[kPositions] = positions[i].numel();
       summands.push_back(
           {.values = view_of(peers.own(), places[i], sizes, own.scalar_type()), .first_position = positions[i].begin});
       places[i] += room_of(summands.back().values);

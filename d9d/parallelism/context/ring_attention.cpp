@@ -51,12 +51,13 @@ struct Ring final : torch::CustomClassHolder {
   }
   // From the first to the last of a rank's own keys that another's queries see; all of its own.
   [[nodiscard]] FlatRange keys_seen(std::int64_t rank_of_queries, std::int64_t rank_of_keys, std::int64_t here) const {
-    FlatRange seen{here, 0};
-    for (const RingBlock& block :
+    if (rank_of_queries == rank_of_keys) return {0, here};
+    FlatRange seen;
+    for (const auto& [queries, keys, is_causal, distance] :
          ring_blocks(positions, here * positions.num_ranks(), rank_of_queries, rank_of_keys, options)) {
-      seen = {std::min(seen.begin, block.keys.begin), std::max(seen.end, block.keys.end)};
+      seen = seen.numel() == 0 ? keys : FlatRange{std::min(seen.begin, keys.begin), std::max(seen.end, keys.end)};
     }
-    return rank_of_queries == rank_of_keys ? FlatRange{0, here} : FlatRange{std::min(seen.begin, seen.end), seen.end};
+    return seen;
   }
   // With one other rank its keys and values are few beside the rank's activations, and backward need not wait for them.
   // A recomputation that finds the result kept does not meet them.
