@@ -66,7 +66,10 @@ d9d::ProcessGroup bare_group(Communicator& ranks) {
 class Benchmark {
  public:
   Benchmark(const CollectivesConfig& config, const d9d::DistContext& context)
-      : config_(config), context_(context), ranks_(context.mesh(d9d::MeshDomain::kFlat).communicator()) {
+      : config_(config),
+        context_(context),
+        ranks_(context.mesh(d9d::MeshDomain::kFlat).communicator()),
+        watch_(std::make_shared<d9d::LinkWatch>(context.mesh(d9d::MeshDomain::kFlat).world())) {
     if (!context.device().is_cpu()) bare_ = bare_group(*ranks_);
   }
 
@@ -111,7 +114,7 @@ class Benchmark {
     std::unique_ptr<d9d::ShardGather> copies;
     at::Tensor slice;
     try {
-      copies = d9d::make_shard_gather(d9d::ExchangeMethod::kCopyEngine, ranks_, (bytes + 255) / 256 * 256);
+      copies = d9d::make_shard_gather(d9d::ExchangeMethod::kCopyEngine, ranks_, (bytes + 255) / 256 * 256, watch_);
       slice = copies->allocate(bytes).view(at::kBFloat16);
       slice.fill_(static_cast<double>(ranks_->rank() + 1));
       copies->begin();
@@ -178,6 +181,7 @@ class Benchmark {
   const CollectivesConfig& config_;
   const d9d::DistContext& context_;
   std::shared_ptr<Communicator> ranks_;
+  std::shared_ptr<d9d::LinkWatch> watch_;
   d9d::ProcessGroup bare_;
 };
 

@@ -12,7 +12,7 @@ constexpr std::chrono::milliseconds kBetweenChecks{500};  // between two checks
 
 }  // namespace
 
-LinkWatch::LinkWatch(std::shared_ptr<World> world) : world_(std::move(world)), thread_([this] { run(); }) {}
+LinkWatch::LinkWatch(std::shared_ptr<World> world) : world_(std::move(world)) {}
 
 LinkWatch::~LinkWatch() {
   {
@@ -20,7 +20,7 @@ LinkWatch::~LinkWatch() {
     must_stop_ = true;
     stop_.notify_all();
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   if (abort_.joinable()) abort_.join();
 }
 
@@ -29,6 +29,7 @@ void LinkWatch::add_link(const void* link, std::shared_ptr<Communicator> ranks, 
   const std::lock_guard lock(mutex_);
   links_.insert_or_assign(
       link, Link{.ranks = std::move(ranks), .end_waits = std::move(end_waits), .late = std::move(late), .waits = {}});
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
 }
 
 void LinkWatch::remove_link(const void* link) {

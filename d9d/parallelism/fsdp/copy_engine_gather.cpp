@@ -13,12 +13,13 @@
 
 namespace d9d {
 
-CopyEngineGather::CopyEngineGather(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemory> peers)
+CopyEngineGather::CopyEngineGather(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemory> peers,
+                                   std::shared_ptr<LinkWatch> watch)
     : ranks_(std::move(ranks)),
       peers_(std::move(peers)),
       slices_(peers_->own()),
       opened_(slices_.const_data_ptr()),
-      token_(at::zeros({1}, at::TensorOptions(ranks_->device()).dtype(at::kFloat))) {}
+      meeting_(ranks_, std::move(watch)) {}
 
 std::string CopyEngineGather::description() const { return copies_description(*ranks_); }
 
@@ -33,7 +34,7 @@ at::Tensor CopyEngineGather::allocate(std::int64_t num_bytes) {
 void CopyEngineGather::begin() {
   if (is_reading_) return;
   if (peers_ == nullptr || slices_.const_data_ptr() != opened_) reopen();
-  meet();
+  meeting_.meet();
   is_reading_ = true;
 }
 
@@ -48,14 +49,13 @@ void CopyEngineGather::gather(const at::Tensor& full, const at::Tensor& slice) {
 
 void CopyEngineGather::end() {
   if (!is_reading_) return;
-  meet();
+  meeting_.meet();
   is_reading_ = false;
   moved_from_.clear();
 }
 
-void CopyEngineGather::meet() { ranks_->all_reduce(token_, ReduceOp::kSum).wait(); }
-
 void CopyEngineGather::close() {
+  meeting_.close();
   if (auto peers = std::exchange(peers_, nullptr)) peers->close();
 }
 

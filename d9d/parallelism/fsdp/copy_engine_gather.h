@@ -1,6 +1,6 @@
-// A gather by copy engines: each rank copies the slices of the other ranks from their memory. begin() and end() each
-// run an all_reduce of one element on the stream of the copies: owners have written their slices before the first, and
-// write them again only after the second.
+// A gather by copy engines: each rank copies the slices of the other ranks from their memory. In begin() and end() the
+// streams of the copies meet: owners have written their slices before the first, and write them again only after the
+// second.
 #pragma once
 
 #include <memory>
@@ -9,13 +9,15 @@
 #include <ATen/core/Tensor.h>
 
 #include "d9d/core/peer_memory/peer_memory.h"
+#include "d9d/parallelism/exchange/stream_meeting.h"
 #include "d9d/parallelism/fsdp/shard_gather.h"
 
 namespace d9d {
 
 class CopyEngineGather final : public ShardGather {
  public:
-  CopyEngineGather(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemory> peers);
+  CopyEngineGather(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemory> peers,
+                   std::shared_ptr<LinkWatch> watch);
 
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] at::Tensor allocate(std::int64_t num_bytes) override;
@@ -27,7 +29,6 @@ class CopyEngineGather final : public ShardGather {
   void close() override;
 
  private:
-  void meet();
   void reopen();
 
   std::shared_ptr<Communicator> ranks_;
@@ -36,7 +37,7 @@ class CopyEngineGather final : public ShardGather {
   const void* opened_ = nullptr;       // address of slices_ when peers_ was opened; differs after an offload
   c10::DataPtr moved_from_;            // the memory that reopen() copies from, kept until end()
   std::int64_t num_allocated_ = 0;     // bytes
-  at::Tensor token_;
+  StreamMeeting meeting_;
   bool is_reading_ = false;
 };
 

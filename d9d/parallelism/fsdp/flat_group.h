@@ -52,6 +52,7 @@ class FlatGroup {
   // Collective over the axes at the first call. Obtains the communicators. Throws StateError, naming the parameter, if
   // dtype or requires_grad changed since construction; so does gather().
   void connect();
+  [[nodiscard]] std::shared_ptr<World> world() const { return axes_.mesh.world(); }
   [[nodiscard]] const std::shared_ptr<Communicator>& shard_ranks() const { return shard_ranks_; }
   [[nodiscard]] const std::shared_ptr<Communicator>& replica_ranks() const { return replica_ranks_; }  // null: none
   [[nodiscard]] std::int64_t slice_bytes() const { return gathered_bytes() / shard_ranks_->size(); }

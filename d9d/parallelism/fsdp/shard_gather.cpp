@@ -32,10 +32,10 @@ class CommunicatorGather final : public ShardGather {
 }  // namespace
 
 std::unique_ptr<ShardGather> make_shard_gather(ExchangeMethod method, std::shared_ptr<Communicator> ranks,
-                                               std::int64_t num_bytes) {
+                                               std::int64_t num_bytes, std::shared_ptr<LinkWatch> watch) {
   PeerExchange found = open_peer_exchange(method, "gather", ranks, num_bytes);
   if (found.peers == nullptr) return std::make_unique<CommunicatorGather>(std::move(ranks), found.reason);
-  return std::make_unique<CopyEngineGather>(std::move(ranks), std::move(found.peers));
+  return std::make_unique<CopyEngineGather>(std::move(ranks), std::move(found.peers), std::move(watch));
 }
 
 }  // namespace d9d

@@ -1,7 +1,7 @@
 // Gathers the slices of flat groups. One object serves all groups that are sharded over the same ranks.
 //
 // Example
-//   const auto gather = make_shard_gather(ExchangeMethod::kAuto, ranks, /*num_bytes=*/slice_bytes_of_all_groups);
+//   const auto gather = make_shard_gather(ExchangeMethod::kAuto, ranks, /*num_bytes=*/slice_bytes_of_all_groups, watch);
 //   const at::Tensor slice = gather->allocate(slice_bytes);
 //   ...                                         // this rank writes its slices
 //   gather->begin();
@@ -21,6 +21,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "d9d/core/communicator/communicator.h"
+#include "d9d/core/peer_memory/link_watch.h"
 #include "d9d/parallelism/fsdp/fsdp_config.h"
 
 namespace d9d {
@@ -56,6 +57,6 @@ class ShardGather {
 // Collective. num_bytes: the sum of all sizes that allocate() will be asked for, each rounded up to 256. Throws
 // ConfigError, with the reason, if `method` demands copies and they are impossible.
 [[nodiscard]] std::unique_ptr<ShardGather> make_shard_gather(ExchangeMethod method, std::shared_ptr<Communicator> ranks,
-                                                             std::int64_t num_bytes);
+                                                             std::int64_t num_bytes, std::shared_ptr<LinkWatch> watch);
 
 }  // namespace d9d

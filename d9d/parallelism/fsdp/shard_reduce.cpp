@@ -21,7 +21,6 @@ at::Tensor ShardReduce::allocate(std::int64_t num_bytes) {
   peers_ = std::move(found.peers);
   reason_ = std::move(found.reason);
   if (peers_ == nullptr) return at::empty({num_bytes}, options);
-  token_ = at::zeros({1}, options.dtype(at::kFloat));
   return peers_->own();
 }
 
@@ -36,17 +35,17 @@ void ShardReduce::reduce(const at::Tensor& sum, const at::Tensor& full, bool add
   if (adds) sum.add_(own);
 }
 
-// Ranks read each other's gradients between the two calls of meet(), piece by piece: for a large unit, such as an
+// Ranks read each other's gradients between two meetings, piece by piece: for a large unit, such as an
 // embedding, the slices of all ranks together would take as much memory as the unit.
 void ShardReduce::add_copies(const at::Tensor& sum, const at::Tensor& full, bool adds) {
   const std::int64_t most = kPieceBytes / sum.element_size();
-  meet();
+  meeting_.meet();
   for (std::int64_t begin = 0; begin < sum.numel(); begin += most) {
     const std::int64_t numel = std::min(most, sum.numel() - begin);
     const at::Tensor own = full.narrow(0, ranks_->rank() * sum.numel() + begin, numel);
     add_piece(sum.narrow(0, begin, numel), own, adds);
   }
-  meet();
+  meeting_.meet();
 }
 
 void ShardReduce::add_piece(const at::Tensor& sum, const at::Tensor& own, bool adds) {
@@ -70,9 +69,8 @@ void ShardReduce::add_piece(const at::Tensor& sum, const at::Tensor& own, bool a
   if (adds) sum.add_(total);
 }
 
-void ShardReduce::meet() { ranks_->all_reduce(token_, ReduceOp::kSum).wait(); }
-
 void ShardReduce::close() {
+  meeting_.close();
   if (auto peers = std::exchange(peers_, nullptr)) peers->close();
   copies_ = at::Tensor();
 }

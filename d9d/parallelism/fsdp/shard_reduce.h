@@ -2,7 +2,7 @@
 // over the same ranks.
 //
 // Example
-//   ShardReduce reduce(ExchangeMethod::kAuto, ranks);
+//   ShardReduce reduce(ExchangeMethod::kAuto, ranks, watch);
 //   const at::Tensor full = reduce.allocate(num_bytes).view(at::kFloat);     // [W * n]
 //   ...                                                                       // this rank writes its gradient
 //   reduce.reduce(sum, full, /*adds=*/false);                                 // sum [n]
@@ -21,6 +21,7 @@
 
 #include "d9d/core/communicator/communicator.h"
 #include "d9d/core/peer_memory/peer_memory.h"
+#include "d9d/parallelism/exchange/stream_meeting.h"
 #include "d9d/parallelism/fsdp/fsdp_config.h"
 
 namespace d9d {
@@ -28,7 +29,8 @@ namespace d9d {
 // Legend   W ranks, n elements of a slice. All functions use the current stream.
 class ShardReduce {
  public:
-  ShardReduce(ExchangeMethod method, std::shared_ptr<Communicator> ranks) : method_(method), ranks_(std::move(ranks)) {}
+  ShardReduce(ExchangeMethod method, std::shared_ptr<Communicator> ranks, std::shared_ptr<LinkWatch> watch)
+      : method_(method), ranks_(std::move(ranks)), meeting_(ranks_, std::move(watch)) {}
 
   // Collective; may be called once, and again after close(). Returns kByte [num_bytes], uninitialised. Throws
   // ConfigError, with the reason, if the method demands copies and they are impossible.
@@ -43,7 +45,6 @@ class ShardReduce {
   void close();
 
  private:
-  void meet();
   void add_copies(const at::Tensor& sum, const at::Tensor& full, bool adds);
   void add_piece(const at::Tensor& sum, const at::Tensor& own, bool adds);
 
@@ -52,7 +53,7 @@ class ShardReduce {
   std::string reason_;
   std::shared_ptr<PeerMemory> peers_;  // null: sums by reduce_scatter
   at::Tensor copies_;                  // kByte: other ranks' gradients of a piece of this rank's slice
-  at::Tensor token_;
+  StreamMeeting meeting_;
 };
 
 }  // namespace d9d

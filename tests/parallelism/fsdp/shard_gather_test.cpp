@@ -11,6 +11,7 @@
 #include "d9d/core/offload/offload.h"
 
 #include "tests/parallelism/exchange_ways.h"
+#include "tests/parallelism/one_rank.h"
 
 namespace d9d::test::shard_gather_test {
 namespace {
@@ -22,7 +23,8 @@ constexpr std::int64_t kSlice = 5;  // elements of each of two slices, fp64
 
 struct Slices {
   Slices(World& world, ExchangeMethod method)
-      : ranks(world.communicator(group_of(world, "all"))), gather(make_shard_gather(method, ranks, 2 * 256)) {
+      : ranks(world.communicator(group_of(world, "all"))),
+        gather(make_shard_gather(method, ranks, 2 * 256, std::make_shared<LinkWatch>(borrowed(world)))) {
     for (at::Tensor& slice : own) slice = gather->allocate(kSlice * 8).view(at::kDouble);
   }
   void write(double value) const {  // without LibTorch, so that a sanitizer sees the writes

@@ -8,6 +8,7 @@
 #include "d9d/base/check.h"
 
 #include "tests/parallelism/exchange_ways.h"
+#include "tests/parallelism/one_rank.h"
 
 namespace d9d::test::shard_reduce_test {
 namespace {
@@ -18,7 +19,7 @@ constexpr std::int64_t kSlice = 5;  // elements, fp64
 struct Sums {
   Sums(World& world, ExchangeMethod method)
       : ranks(world.communicator(group_of(world, "all"))),
-        reduce(method, ranks),
+        reduce(method, ranks, std::make_shared<LinkWatch>(borrowed(world))),
         sum(at::zeros({kSlice}, at::kDouble)) {
     open();
   }
