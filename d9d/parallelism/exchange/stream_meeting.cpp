@@ -8,12 +8,12 @@
 namespace d9d {
 namespace {
 
-constexpr std::int64_t kKinds = 2;  // of words, used in turn
+constexpr std::int64_t kTurns = 2;  // kinds of words, used in turn
 
 }  // namespace
 
 StreamMeeting::StreamMeeting(std::shared_ptr<Communicator> ranks, std::shared_ptr<LinkWatch> watch)
-    : ranks_(std::move(ranks)), watch_(std::move(watch)), memory_(ranks_, *watch_, kKinds) {}
+    : ranks_(std::move(ranks)), watch_(std::move(watch)), memory_(ranks_, *watch_, kTurns) {}
 
 // A rank sets a word again only after the next meeting, to which the reader comes after it has set the word back.
 void StreamMeeting::meet() {
@@ -21,7 +21,7 @@ void StreamMeeting::meet() {
             ranks_->group().name, "' that share words, got: ", memory_.reason(), ". Exchange by the communicator.");
   memory_.begin();
   const PeerMemory& peers = memory_.peers();
-  const std::int64_t num_ranks = ranks_->size(), rank = ranks_->rank(), kind = num_meetings_++ % kKinds;
+  const std::int64_t num_ranks = ranks_->size(), rank = ranks_->rank(), kind = num_meetings_++ % kTurns;
   for (std::int64_t other = 0; other < num_ranks; ++other) {
     if (other != rank) peers.raise(memory_.word(rank, other, kind), 1);
   }
