@@ -117,8 +117,7 @@ TEST(CopyEngineGather, A_rank_that_does_not_begin_or_end_a_step_is_named) {
         begins ? slices.gather->end() : slices.gather->begin();
         ADD_FAILURE() << "did not wait for rank 1";
       } catch (const CommunicationError& error) {
-        EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 0 at operation"), HasSubstr("all_reduce(sum, Float [1])"),
-                                        HasSubstr("rank 1 at operation")));
+        EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 0"), HasSubstr("rank 1"), HasSubstr("program has returned")));
       }
     });
   }
