@@ -147,7 +147,7 @@ class Adapters(ProgramTest):
                     self.assertEqual(self.content(exported), self.content(job.export))
 
     def perplexity(self, job, base, **of_model):
-        config = {"launch": {"device": program_job.DEVICE, "num_threads": 1}, "mesh": {},
+        config = {"launch": program_job.LAUNCH, "mesh": {},
                   "data": job.config["data"] | {"num_workers": 0},
                   "model_provider": {"model": "from_checkpoint", "checkpointing": False} | of_model.pop("provider", {}),
                   "inference": {"model_stage_factory": {"source_checkpoint": str(base)} | of_model,

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import program_job
-from program_job import DEVICE, ProgramTest, main
+from program_job import LAUNCH, ProgramTest, main
 
 NUM_RANKS = int(os.environ.get("D9D_TEST_RANKS", "2"))
 NUM_FAILURES = int(os.environ.get("D9D_FAILURES", "1"))
@@ -43,7 +43,7 @@ class Job:
         self.delay = draw.random() * 0.3  # seconds after the tenth step, until it is stopped or killed
         mesh = {"pipeline_parallel": 2} if NUM_RANKS == 2 else {"pipeline_parallel": 2, "data_parallel_shard": NUM_RANKS // 2}
         self.config = {
-            "launch": {"device": DEVICE, "ranks": "processes", "num_threads": 1},
+            "launch": LAUNCH | {"ranks": "processes"},
             "mesh": mesh,
             "trainer": {"run": {"name": "failing"}, "schedule": {"total_steps": 1000000},
                         "determinism": {"base_seed": 1}, "gradient_clipping": {"max_norm": 1.0},

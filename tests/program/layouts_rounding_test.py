@@ -19,7 +19,7 @@ import unittest
 from pathlib import Path
 
 import program_job
-from program_job import DEVICE, REPOSITORY, SECONDS, ProgramTest, main, num_gpus
+from program_job import DEVICE, LAUNCH, REPOSITORY, SECONDS, ProgramTest, main, num_gpus
 from safetensors.torch import load_file
 
 NUM_RANKS = 4 if DEVICE == "cpu" or num_gpus() > 3 else 2
@@ -49,7 +49,7 @@ def error(result, exact):
 class Rounding(ProgramTest):
     def run_step(self, name, mesh=None, environment=None, **settings):
         folder = self.job().folder
-        config = {"launch": {"device": DEVICE, "num_threads": 1}, "mesh": mesh or {}, "output": str(folder / "step.safetensors"),
+        config = {"launch": LAUNCH, "mesh": mesh or {}, "output": str(folder / "step.safetensors"),
                   **settings}
         (folder / "step.json").write_text(json.dumps(config))
         result = subprocess.run([program_job.PROGRAMS / "first_step", folder / "step.json"], capture_output=True, text=True,

@@ -11,7 +11,7 @@ import torch
 import transformers
 
 import program_job
-from program_job import DEVICE, SECONDS, ProgramTest, main
+from program_job import LAUNCH, SECONDS, ProgramTest, main
 
 WINDOWS, LENGTH = 37, 32
 
@@ -31,7 +31,7 @@ class Perplexity(ProgramTest):
         self.cross_entropy = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten()).item()
         data = job.config["data"] | {"paths": [str(job.folder / "unseen.txt")], "num_workers": 0}
         self.config = {
-            "launch": {"device": DEVICE, "num_threads": 1},
+            "launch": LAUNCH,
             "data": data,
             "model_provider": {"model": "from_checkpoint", "checkpointing": False},
             "inference": {

@@ -17,6 +17,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAMS = Path()  # set by main
 DEVICE = os.environ.get("D9D_TEST_DEVICE", "cpu")  # or cuda
+RANKS_PER_GPU = int(os.environ.get("D9D_TEST_RANKS_PER_GPU", "1"))
+LAUNCH = {"device": DEVICE, "num_threads": 1, "ranks_per_gpu": RANKS_PER_GPU}
 TOO_FEW_GPUS = 77  # the exit code of a test that was not run
 # Logged values that measure a run, and so differ between two runs of one job.
 MEASURED = ("time", "step_seconds", "data_seconds", "tokens_per_second", "mfu", "host_bytes", "device_peak_bytes")
@@ -57,7 +59,7 @@ class Job:
         text.write_text("".join(f"line {i}: {i * i}\n" for i in range(400)))
         shipped = REPOSITORY / f"examples/qwen3_{model}/pretrain/pretrain.json"
         self.config = config = json.loads(shipped.read_text())
-        config["launch"] = {"device": DEVICE, "num_threads": 1}
+        config["launch"] = dict(LAUNCH)
         config["data"].update(paths=[str(text)], sequence_length=32, global_batch_size=8, microbatch_size=4)
         config["model_provider"]["model"]["num_hidden_layers"] = 1
         config["model_provider"]["model"]["layer"].update(
@@ -134,14 +136,14 @@ class ProgramTest(unittest.TestCase):
 
 @functools.cache
 def num_gpus():
-    """Those that CUDA gives this process. CUDA_VISIBLE_DEVICES and a container leave out some that the machine has."""
+    """As many ranks as there are GPUs for: those that CUDA gives this process. CUDA_VISIBLE_DEVICES and a container leave out some that the machine has."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return 0
     number = ctypes.c_int()
     is_counted = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(number)) == 0
-    return number.value if is_counted else 0
+    return number.value * RANKS_PER_GPU if is_counted else 0
 
 
 def main(gpus=1):

@@ -119,6 +119,15 @@ class Run(ProgramTest):
                             "model_provider": {"dtype": dtype}}
                 self.assertEqual(self.trained(model, [graphs], **settings), self.trained(model, **settings))
 
+    @unittest.skipUnless(DEVICE == "cuda", "on CPUs the key has no effect")
+    def test_ranks_that_share_a_gpu_train_as_one(self):
+        """Their slices travel by copies, and their streams wait for each other."""
+        layout = ("launch.ranks_per_gpu=2", "mesh.data_parallel_shard=2", "model_provider.fsdp.gather=copy_engine",
+                  "model_provider.fsdp.reduce=copy_engine")
+        expected = self.trained(model_provider={"dtype": "float64"})
+        for ours, theirs in zip(self.trained(arguments=layout, model_provider={"dtype": "float64"}), expected, strict=True):
+            self.assertAlmostEqual(ours, theirs, delta=1e-9 * theirs)
+
     def test_losses_of_one_microbatch_are_those_of_two(self):
         for two, one in zip(self.trained(), self.trained(data={"microbatch_size": 8}), strict=True):
             self.assertAlmostEqual(two, one, delta=2e-6)

@@ -53,8 +53,11 @@ std::int64_t next_call() {
   return num_calls++;
 }
 
+std::int64_t ranks_per_gpu() { return std::stoll(environment_variable("D9D_TEST_RANKS_PER_GPU").value_or("1")); }
+
 int run_as_rank(const RankEnvironment& here, const std::function<void(World&)>& body) {
-  const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(here.rank));
+  const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(here.rank / ranks_per_gpu()));
+  if (ranks_per_gpu() > 1) let_ranks_share_gpus(here.rank);
   set_library_environment(/*is_deterministic=*/false);
   try {
     D9D_CHECK(load_cuda(), StateError, "[test::gpu_ranks] expected a GPU, got none.");
@@ -75,7 +78,7 @@ int run_as_rank(const RankEnvironment& here, const std::function<void(World&)>& 
 
 }  // namespace
 
-bool has_gpus(std::int64_t num) { return num_cuda_devices() >= num; }
+bool has_gpus(std::int64_t num) { return num_cuda_devices() * ranks_per_gpu() >= num; }
 
 bool is_gpu_rank() { return environment_variable(kCall).has_value(); }
 

@@ -12,7 +12,7 @@
 
 namespace d9d::test {
 
-// Whether this machine has at least `num` GPUs: otherwise tests skip.
+// Whether this machine has GPUs for `num` ranks: otherwise tests skip. D9D_TEST_RANKS_PER_GPU lets ranks share one.
 [[nodiscard]] bool has_gpus(std::int64_t num);
 
 // Whether this process is a rank of run_gpu_ranks, and not the one that waits for the ranks.

@@ -41,10 +41,13 @@ bool chooses_cuda(DeviceChoice choice) {
 
 c10::Device device_of(const LaunchConfig& config, std::int64_t local_rank) {
   if (!chooses_cuda(config.device)) return c10::kCPU;
-  D9D_CHECK(local_rank < num_cuda_devices(), ConfigError,
-            "[core::launch] expected a GPU for each rank of this machine, got ", num_cuda_devices(), " for rank ",
-            local_rank, " of it. Start fewer ranks here, or use launch.device=cpu.");
-  return {c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank)};
+  const std::int64_t gpu = local_rank / config.ranks_per_gpu;
+  D9D_CHECK(gpu < num_cuda_devices(), ConfigError, "[core::launch] expected a GPU for each rank of this machine, got ",
+            num_cuda_devices(), " for rank ", local_rank,
+            " of it. Start fewer ranks here, use launch.device=cpu, or, to see whether a layout works, let ranks share "
+            "GPUs with launch.ranks_per_gpu.");
+  if (config.ranks_per_gpu > 1) let_ranks_share_gpus(local_rank);
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(gpu)};
 }
 
 void use_device(c10::Device device) {

@@ -37,12 +37,14 @@ constexpr auto enum_names(RankPlacement) {
 struct LaunchConfig {
   DeviceChoice device = DeviceChoice::kAuto;   // auto: CUDA if a device is present
   RankPlacement ranks = RankPlacement::kAuto;  // auto: processes on GPUs, threads on CPUs
+  std::int64_t ranks_per_gpu = 1;              // more is slow: checks a layout of more ranks than GPUs
   bool deterministic = false;                  // throw for operators whose results vary from run to run
   std::optional<std::int64_t> num_threads;     // per CPU operator; null: all cores, divided among the ranks
   LogLevel log_level = LogLevel::kInfo;        // the ranks' loggers drop lines of lower levels
 
   static constexpr auto fields() {
     return record<LaunchConfig>(defaulted("device", &LaunchConfig::device), defaulted("ranks", &LaunchConfig::ranks),
+                                defaulted("ranks_per_gpu", &LaunchConfig::ranks_per_gpu, at_least(1)),
                                 defaulted("deterministic", &LaunchConfig::deterministic),
                                 defaulted("num_threads", &LaunchConfig::num_threads, at_least(1)),
                                 defaulted("log_level", &LaunchConfig::log_level));

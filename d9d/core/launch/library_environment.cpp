@@ -1,7 +1,9 @@
 #include "d9d/core/launch/library_environment.h"
 
+#include <limits.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +13,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "d9d/base/check.h"
 #include "d9d/base/environment.h"
 
 namespace d9d {
@@ -62,6 +65,12 @@ void set_library_environment(bool is_deterministic) {
   set_unless_set("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0");
   if (!says_how_threads_wait()) set_spins();
   if (is_deterministic) set_unless_set("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
+}
+
+void let_ranks_share_gpus(std::int64_t local_rank) {
+  std::array<char, HOST_NAME_MAX + 1> host{};
+  (void)::gethostname(host.data(), HOST_NAME_MAX);
+  set_unless_set("NCCL_HOSTID", cat(host.data(), "/", local_rank).c_str());
 }
 
 bool has_chosen_spins() { return environment_variable(kIsOurs).has_value(); }

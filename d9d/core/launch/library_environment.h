@@ -1,6 +1,8 @@
 // Sets the environment variables that configure other libraries: NCCL, cuBLAS, OpenMP.
 #pragma once
 
+#include <cstdint>
+
 namespace d9d {
 
 // Sets variables that are read later by NCCL's groups in LibTorch, by OpenMP in child processes and, if
@@ -8,6 +10,10 @@ namespace d9d {
 // variable that is added moves the environment, and a library that reads it in another thread, as cuDNN does while it
 // compiles, then reads freed memory (https://sourceware.org/bugzilla/show_bug.cgi?id=15607).
 void set_library_environment(bool is_deterministic);
+
+// Makes NCCL accept several ranks on one GPU, which it refuses within a machine: each rank names a machine of its own
+// (NCCL_HOSTID), and messages go through sockets. Call it before the first group, as set_library_environment().
+void let_ranks_share_gpus(std::int64_t local_rank);
 
 // Restarts this program, in the same process and with the same arguments, with a GOMP_SPINCOUNT after which waiting
 // OpenMP threads sleep; libgomp reads it before main begins (docs/decisions/0018-threads-that-wait.md). Returns without

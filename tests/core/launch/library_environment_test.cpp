@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "d9d/base/check.h"
 #include "d9d/base/environment.h"
 
 namespace d9d::library_environment_test {
@@ -32,6 +33,19 @@ TEST(LibraryEnvironment, Is_set_where_the_user_has_set_nothing) {
 TEST(LibraryEnvironment, Keeps_what_the_user_has_set) {
   EXPECT_EXIT(print_after_setting(kDumpMilliseconds, "7", false), kEnded, "^7$");
   EXPECT_EXIT(print_after_setting(kWorkspace, ":16:8", true), kEnded, "^:16:8$");
+}
+
+TEST(LibraryEnvironment, Gives_each_rank_that_shares_a_GPU_another_machine_for_NCCL) {
+  for (const std::int64_t rank : {0, 3}) {
+    EXPECT_EXIT(
+        {
+          ::unsetenv("NCCL_HOSTID");
+          let_ranks_share_gpus(rank);
+          std::cerr << environment_variable("NCCL_HOSTID").value_or("not set");
+          std::exit(0);
+        },
+        kEnded, cat("^.+/", rank, "$"));
+  }
 }
 
 TEST(LibraryEnvironment, Lets_threads_of_OpenMP_spin_for_a_while_unless_the_user_says_how_long) {
