@@ -18,8 +18,8 @@ StreamMeeting::StreamMeeting(std::shared_ptr<Communicator> ranks, std::shared_pt
 // A rank sets a word again only after the next meeting, to which the reader comes after it has set the word back. Words
 // are set back only when all ranks have come: until then each rank still shows the others that it has.
 void StreamMeeting::meet() {
-  D9D_CHECK(memory_.fits(/*num_bytes=*/1), StateError, "[parallelism::exchange] expected ranks of group '",
-            ranks_->group().name, "' that share words, got: ", memory_.reason(), ". Exchange by the communicator.");
+  D9D_CHECK(can_meet(), StateError, "[parallelism::exchange] expected ranks of group '", ranks_->group().name,
+            "' that share words, got: ", reason(), ". Exchange by the communicator.");
   memory_.begin();
   const PeerMemory& peers = memory_.peers();
   const std::int64_t num_ranks = ranks_->size(), rank = ranks_->rank(), kind = num_meetings_++ % kTurns;

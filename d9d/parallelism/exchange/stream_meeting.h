@@ -3,6 +3,7 @@
 //
 // Example
 //   StreamMeeting meeting(ranks, watch);
+//   if (!meeting.can_meet()) log.info(meeting.reason());
 //   ...              // work that writes
 //   meeting.meet();
 //   ...              // work that reads what other ranks wrote before
@@ -10,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "d9d/core/communicator/communicator.h"
 #include "d9d/core/peer_memory/link_watch.h"
@@ -22,9 +24,13 @@ class StreamMeeting {
   // ranks: those of one machine that can read each other's memory.
   StreamMeeting(std::shared_ptr<Communicator> ranks, std::shared_ptr<LinkWatch> watch);
 
+  // Collective. Whether the ranks share words. Opens them at the first call, and at the first after close(); the hosts
+  // wait then.
+  [[nodiscard]] bool can_meet() { return memory_.fits(/*num_bytes=*/1); }
+  [[nodiscard]] const std::string& reason() const { return memory_.reason(); }  // why they do not; empty if they do
   // Collective; ranks must call it in the same order. What their current streams get later runs after all that they
-  // have now. The hosts do not wait, but at the first call, and the first after close(). Throws if the group has failed;
-  // if a rank does not come within the job's timeout, the group fails.
+  // have now. The hosts do not wait, unless words must be opened. Throws StateError if the ranks cannot meet, and
+  // CommunicationError if the group has failed; if a rank does not come within the job's timeout, the group fails.
   void meet();
   void close() { memory_.close(); }  // Collective, when no meeting is outstanding. Gives the memory back.
 

@@ -14,12 +14,12 @@
 namespace d9d {
 
 CopyEngineGather::CopyEngineGather(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemory> peers,
-                                   std::shared_ptr<LinkWatch> watch)
+                                   std::unique_ptr<StreamMeeting> meeting)
     : ranks_(std::move(ranks)),
       peers_(std::move(peers)),
       slices_(peers_->own()),
       opened_(slices_.const_data_ptr()),
-      meeting_(ranks_, std::move(watch)) {}
+      meeting_(std::move(meeting)) {}
 
 std::string CopyEngineGather::description() const { return copies_description(*ranks_); }
 
@@ -34,7 +34,7 @@ at::Tensor CopyEngineGather::allocate(std::int64_t num_bytes) {
 void CopyEngineGather::begin() {
   if (is_reading_) return;
   if (peers_ == nullptr || slices_.const_data_ptr() != opened_) reopen();
-  meeting_.meet();
+  meeting_->meet();
   is_reading_ = true;
 }
 
@@ -49,13 +49,13 @@ void CopyEngineGather::gather(const at::Tensor& full, const at::Tensor& slice) {
 
 void CopyEngineGather::end() {
   if (!is_reading_) return;
-  meeting_.meet();
+  meeting_->meet();
   is_reading_ = false;
   moved_from_.clear();
 }
 
 void CopyEngineGather::close() {
-  meeting_.close();
+  meeting_->close();
   if (auto peers = std::exchange(peers_, nullptr)) peers->close();
 }
 

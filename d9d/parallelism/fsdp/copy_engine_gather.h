@@ -17,7 +17,7 @@ namespace d9d {
 class CopyEngineGather final : public ShardGather {
  public:
   CopyEngineGather(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemory> peers,
-                   std::shared_ptr<LinkWatch> watch);
+                   std::unique_ptr<StreamMeeting> meeting);
 
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] at::Tensor allocate(std::int64_t num_bytes) override;
@@ -37,7 +37,7 @@ class CopyEngineGather final : public ShardGather {
   const void* opened_ = nullptr;       // address of slices_ when peers_ was opened; differs after an offload
   c10::DataPtr moved_from_;            // the memory that reopen() copies from, kept until end()
   std::int64_t num_allocated_ = 0;     // bytes
-  StreamMeeting meeting_;
+  std::unique_ptr<StreamMeeting> meeting_;
   bool is_reading_ = false;
 };
 

@@ -33,9 +33,9 @@ class CommunicatorGather final : public ShardGather {
 
 std::unique_ptr<ShardGather> make_shard_gather(ExchangeMethod method, std::shared_ptr<Communicator> ranks,
                                                std::int64_t num_bytes, std::shared_ptr<LinkWatch> watch) {
-  PeerExchange found = open_peer_exchange(method, "gather", ranks, num_bytes);
+  PeerExchange found = open_peer_exchange(method, "gather", ranks, num_bytes, std::move(watch));
   if (found.peers == nullptr) return std::make_unique<CommunicatorGather>(std::move(ranks), found.reason);
-  return std::make_unique<CopyEngineGather>(std::move(ranks), std::move(found.peers), std::move(watch));
+  return std::make_unique<CopyEngineGather>(std::move(ranks), std::move(found.peers), std::move(found.meeting));
 }
 
 }  // namespace d9d

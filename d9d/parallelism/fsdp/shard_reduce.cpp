@@ -17,8 +17,9 @@ constexpr std::int64_t kPieceBytes = std::int64_t{32} << 20;  // copied at a tim
 
 at::Tensor ShardReduce::allocate(std::int64_t num_bytes) {
   const at::TensorOptions options = at::TensorOptions(ranks_->device()).dtype(at::kByte);
-  PeerExchange found = open_peer_exchange(method_, "reduce", ranks_, num_bytes);
+  PeerExchange found = open_peer_exchange(method_, "reduce", ranks_, num_bytes, watch_);
   peers_ = std::move(found.peers);
+  meeting_ = std::move(found.meeting);
   reason_ = std::move(found.reason);
   if (peers_ == nullptr) return at::empty({num_bytes}, options);
   return peers_->own();
@@ -39,13 +40,13 @@ void ShardReduce::reduce(const at::Tensor& sum, const at::Tensor& full, bool add
 // embedding, the slices of all ranks together would take as much memory as the unit.
 void ShardReduce::add_copies(const at::Tensor& sum, const at::Tensor& full, bool adds) {
   const std::int64_t most = kPieceBytes / sum.element_size();
-  meeting_.meet();
+  meeting_->meet();
   for (std::int64_t begin = 0; begin < sum.numel(); begin += most) {
     const std::int64_t numel = std::min(most, sum.numel() - begin);
     const at::Tensor own = full.narrow(0, ranks_->rank() * sum.numel() + begin, numel);
     add_piece(sum.narrow(0, begin, numel), own, adds);
   }
-  meeting_.meet();
+  meeting_->meet();
 }
 
 void ShardReduce::add_piece(const at::Tensor& sum, const at::Tensor& own, bool adds) {
@@ -70,7 +71,7 @@ void ShardReduce::add_piece(const at::Tensor& sum, const at::Tensor& own, bool a
 }
 
 void ShardReduce::close() {
-  meeting_.close();
+  if (auto meeting = std::exchange(meeting_, nullptr)) meeting->close();
   if (auto peers = std::exchange(peers_, nullptr)) peers->close();
   copies_ = at::Tensor();
 }

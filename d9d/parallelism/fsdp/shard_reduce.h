@@ -20,6 +20,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "d9d/core/communicator/communicator.h"
+#include "d9d/core/peer_memory/link_watch.h"
 #include "d9d/core/peer_memory/peer_memory.h"
 #include "d9d/parallelism/exchange/stream_meeting.h"
 #include "d9d/parallelism/fsdp/fsdp_config.h"
@@ -30,7 +31,7 @@ namespace d9d {
 class ShardReduce {
  public:
   ShardReduce(ExchangeMethod method, std::shared_ptr<Communicator> ranks, std::shared_ptr<LinkWatch> watch)
-      : method_(method), ranks_(std::move(ranks)), meeting_(ranks_, std::move(watch)) {}
+      : method_(method), ranks_(std::move(ranks)), watch_(std::move(watch)) {}
 
   // Collective; may be called once, and again after close(). Returns kByte [num_bytes], uninitialised. Throws
   // ConfigError, with the reason, if the method demands copies and they are impossible.
@@ -50,10 +51,11 @@ class ShardReduce {
 
   ExchangeMethod method_;
   std::shared_ptr<Communicator> ranks_;
+  std::shared_ptr<LinkWatch> watch_;
   std::string reason_;
   std::shared_ptr<PeerMemory> peers_;  // null: sums by reduce_scatter
-  at::Tensor copies_;                  // kByte: other ranks' gradients of a piece of this rank's slice
-  StreamMeeting meeting_;
+  std::unique_ptr<StreamMeeting> meeting_;
+  at::Tensor copies_;  // kByte: other ranks' gradients of a piece of this rank's slice
 };
 
 }  // namespace d9d
