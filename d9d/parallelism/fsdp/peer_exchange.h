@@ -24,9 +24,9 @@ struct PeerExchange {
   std::string reason;                      // why there are no peers
 };
 
-// Opens peer memory and words to meet by if `method` allows copies and they are possible. Collective. key: the key of the configuration, for
-// errors. num_bytes: the bytes that each rank shares; 0 if all parameters are frozen. Throws ConfigError, with the
-// reason, if `method` demands copies and they are impossible.
+// Opens peer memory and words to meet by if `method` allows copies and they are possible. Collective. key: the key of
+// the configuration, for errors. num_bytes: the bytes that each rank shares; 0 if all parameters are frozen. Throws
+// ConfigError, with the reason, if `method` demands copies and they are impossible.
 [[nodiscard]] PeerExchange open_peer_exchange(ExchangeMethod method, std::string_view key,
                                               const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes,
                                               std::shared_ptr<LinkWatch> watch);
