@@ -1,9 +1,9 @@
 #include "d9d/core/launch/library_environment.h"
 
-#include <limits.h>
 #include <unistd.h>
 
 #include <array>
+#include <climits>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
