@@ -473,6 +473,7 @@ def rows():
     table = {
         "launch.device": Row("cuda", look=lambda without, with_it: "cuda" in with_it.error + with_it.log),
         "launch.ranks": tests("tests/program/layouts_test.py", "test_a_killed_rank_ends_the_job_and_is_named"),
+        "launch.ranks_per_gpu": tests("tests/program/run_test.py", "test_ranks_that_share_a_gpu_train_as_one"),
         "launch.deterministic": tests("tests/program/learning_test.py", "test_a_deterministic_run_repeats_every_bit"),
         "launch.num_threads": Row(3, look="threads"),
         "launch.log_level": Row("error", look=less_log),

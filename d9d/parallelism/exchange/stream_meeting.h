@@ -1,5 +1,5 @@
-// Streams of ranks that wait for each other by words in memory. No multiprocessor is taken: a waiting kernel of NCCL has
-// one, and a product beside it, whose blocks need all, then takes up to twice as long.
+// Streams of ranks that wait for each other by words in memory. No multiprocessor is taken: a waiting kernel of NCCL
+// has one, and a product beside it, whose blocks need all, then takes longer.
 //
 // Example
 //   StreamMeeting meeting(ranks, watch);

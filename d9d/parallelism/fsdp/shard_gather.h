@@ -1,7 +1,7 @@
 // Gathers the slices of flat groups. One object serves all groups that are sharded over the same ranks.
 //
 // Example
-//   const auto gather = make_shard_gather(ExchangeMethod::kAuto, ranks, /*num_bytes=*/slice_bytes_of_all_groups, watch);
+//   const auto gather = make_shard_gather(ExchangeMethod::kAuto, ranks, /*num_bytes=*/bytes_of_all_slices, watch);
 //   const at::Tensor slice = gather->allocate(slice_bytes);
 //   ...                                         // this rank writes its slices
 //   gather->begin();
