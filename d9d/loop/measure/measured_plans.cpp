@@ -51,21 +51,25 @@ void set_plans(const std::vector<Module*>& units, const ActivationPlan& plan) {
   for (Module* const unit : units) unit->set_activation_plan(plan);
 }
 
-// Returns the bytes of gradients that backward makes when it reaches each unit, of a job on one rank: in a parameter's
-// own dtype they are those of autograd, in another one memory that exists from the beginning of the step.
+// Calls `with` for each parameter whose gradient is one of autograd, in a job on one rank: it has the parameter's own
+// dtype. One in another dtype is in memory that exists from the beginning of the step.
+void for_each_late(Module& module, const TrainerConfig& config, const std::function<void(Parameter&)>& with) {
+  for (const auto& [name, parameter] : module.named_parameters()) {
+    const at::ScalarType dtype = parameter->local().scalar_type();
+    if (!parameter->requires_grad()) continue;
+    if (gradient_dtype_of(dtype, config.gradient_manager.grad_dtype) == dtype) with(*parameter);
+  }
+}
+
+// Returns the bytes of gradients that backward makes when it reaches each unit.
 double late_gradient_bytes(const std::vector<AlikeUnits>& kinds, const TrainerConfig& config) {
-  double bytes = 0;
+  std::size_t bytes = 0;
   for (const AlikeUnits& kind : kinds) {
     for (Module* const unit : kind.units) {
-      for (const auto& [name, parameter] : unit->named_parameters()) {
-        const at::ScalarType dtype = parameter->local().scalar_type();
-        if (!parameter->requires_grad()) continue;
-        if (gradient_dtype_of(dtype, config.gradient_manager.grad_dtype) != dtype) continue;
-        bytes += static_cast<double>(parameter->local().numel()) * static_cast<double>(c10::elementSize(dtype));
-      }
+      for_each_late(*unit, config, [&](Parameter& parameter) { bytes += parameter.local().nbytes(); });
     }
   }
-  return bytes;
+  return static_cast<double>(bytes);
 }
 
 // Measures the plans of one stage.
@@ -200,6 +204,9 @@ MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split, const M
   const double usable = split.usable_bytes().value_or(measured.request.device_bytes);
   const double room = -largest({split.held_bytes() - usable}, ranks).front();
   resident = largest(resident, ranks);
+  measured.room_bytes = room;
+  measured.makes_gradients =
+      num_microbatches == 1 && moments.size() == 1 && job.context.mesh_parameters().world_size() == 1;
   measured.request.moment_bytes.assign(moments.size(), 0);
   for (std::size_t i = 0; i < running.stages.size(); ++i) {
     measured.request.resident_bytes += resident[i];
@@ -211,7 +218,7 @@ MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split, const M
     }
     std::int64_t num_units = 0;
     for (const AlikeUnits& kind : measured.units[i]) num_units += std::ssize(kind.units);
-    if (num_microbatches == 1 && moments.size() == 1 && job.context.mesh_parameters().world_size() == 1) {
+    if (measured.makes_gradients) {
       measured.request.late_bytes += late_gradient_bytes(measured.units[i], job.config);
     }
     const StagePlans plans(ranks, running.stages[i], samples[i], pass, bases[i], room);
@@ -224,6 +231,23 @@ MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split, const M
     }
   }
   return measured;
+}
+
+double bytes_of_step(const UnbuiltJob& job, MeasuredSplit& split, const MeasuredSplit::Running& running,
+                     const PassKind& pass, const MeasuredPlans& measured) {
+  std::size_t dropped = 0;
+  if (measured.makes_gradients) {
+    for_each_late(*split.modules().front(), job.config, [&](Parameter& parameter) {
+      at::Tensor& gradient = parameter.local().mutable_grad();
+      if (!gradient.defined()) return;
+      dropped += gradient.nbytes();
+      gradient.reset();
+    });
+  }
+  const double peak = peak_of_pass(running.stages.front(), running.samples.front(), pass);
+  const DeviceMesh ranks = job.context.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"});
+  const double beside = largest({peak - static_cast<double>(dropped)}, ranks).front();
+  return measured.request.resident_bytes + std::max(0.0, beside);
 }
 
 }  // namespace d9d

@@ -32,6 +32,9 @@ using KeptMoments = std::vector<std::vector<WaitingMicrobatches>>;
 struct MeasuredPlans {
   ActivationPlanRequest request = {};  // kinds are those of all stages of the rank, one stage after the other
   std::vector<std::vector<AlikeUnits>> units = {};  // by stage; with the kinds of `request` in their order
+  double room_bytes = 0;  // of this rank, that a pass may take beside parameters and gradients
+  bool makes_gradients =
+      false;  // a step's backward makes the gradients of autograd, which its forward has not beside it
 };
 
 // Collective over the ranks that have the same stages as this one; called by the work of
@@ -40,5 +43,11 @@ struct MeasuredPlans {
 [[nodiscard]] MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split,
                                           const MeasuredSplit::Running& running, const KeptMoments& moments,
                                           const PassKind& pass, std::int64_t num_microbatches);
+
+// Collective over the ranks that have the same stages, of a job with one stage; called as measure_plans(). Runs a pass
+// with the plans that the units have. Returns the most device bytes that a step takes with them, the same on these
+// ranks.
+[[nodiscard]] double bytes_of_step(const UnbuiltJob& job, MeasuredSplit& split, const MeasuredSplit::Running& running,
+                                   const PassKind& pass, const MeasuredPlans& measured);
 
 }  // namespace d9d

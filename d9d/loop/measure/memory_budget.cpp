@@ -4,6 +4,7 @@
 #include <chrono>
 #include <iomanip>
 #include <map>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -76,6 +77,52 @@ std::vector<ActivationPlan> plans_of_stage(Module& stage, const std::vector<Alik
   std::vector<ActivationPlan> plans;
   for (const Module* const unit : activation_units(stage)) plans.push_back(of_units.at(unit));
   return plans;
+}
+
+// The plans of the units of each stage of this rank.
+std::vector<std::vector<ActivationPlan>> plans_of_stages(const MeasuredSplit& split, const MeasuredPlans& measured,
+                                                         const ActivationPlanChoice& choice) {
+  std::vector<std::vector<ActivationPlan>> plans(split.modules().size());
+  std::size_t kind = 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    plans[i] = plans_of_stage(*split.modules()[i], measured.units[i], measured.request.kinds.data() + kind,
+                              choice.num_units.data() + kind);
+    kind += measured.units[i].size();
+  }
+  return plans;
+}
+
+// Collective over the ranks with the same stages, of a job with one stage, whose pass is a step. Runs a pass with what
+// is chosen, and chooses again with the difference from what was expected of it. Returns the fastest choice that was
+// seen to fit, with the bytes that it took; none if none was.
+std::optional<ActivationPlanChoice> choose_by_trial(const UnbuiltJob& job, MeasuredSplit& split,
+                                                    const MeasuredSplit::Running& running, const PassKind& pass,
+                                                    const MeasuredPlans& measured) {
+  constexpr int kMostTrials = 4;
+  ActivationPlanRequest request = measured.request;
+  double unused = 0;  // less was taken than expected, by so much
+  std::optional<ActivationPlanChoice> best;
+  std::set<std::vector<std::vector<std::int64_t>>> tried;
+  for (int i = 0; i < kMostTrials; ++i) {
+    ActivationPlanChoice choice;
+    try {
+      choice = choose_activation_plans(request);
+    } catch (const ConfigError&) {
+      if (i == 0) throw;
+      break;  // by the correction nothing fits
+    }
+    const double expected = choice.device_bytes + unused;
+    // A pass has no moments of the optimiser beside it, so that there is room for what only the correction lets fit.
+    const bool has_room = expected - measured.request.resident_bytes <= measured.room_bytes;
+    if (!tried.insert(choice.num_units).second || !has_room) break;
+    follow_plans({.plans = plans_of_stages(split, measured, choice)}, split.modules());
+    choice.device_bytes = bytes_of_step(job, split, running, pass, measured);
+    unused = expected - choice.device_bytes;
+    request.resident_bytes = measured.request.resident_bytes - unused;
+    if (choice.device_bytes > request.device_bytes) continue;
+    if (!best || choice.seconds < best->seconds) best = std::move(choice);
+  }
+  return best;
 }
 
 std::string name_of(const ActivationPlan& plan) {
@@ -177,19 +224,16 @@ std::optional<BudgetedPlans> plans_within_budget(const UnbuiltJob& job, const Pi
     check_units(job, split.modules());
     split.run_first_microbatch([&](const MeasuredSplit::Running& running) {
       refused_together(job.context, [&] {
-        const MeasuredPlans measured =
-            measure_plans(job, split, running, moments,
-                          {.is_split = is_split, .backward_follows = placement.num_stages() == 1}, num_microbatches);
+        const bool is_whole = placement.num_stages() == 1;
+        const PassKind pass{.is_split = is_split, .backward_follows = is_whole};
+        const MeasuredPlans measured = measure_plans(job, split, running, moments, pass, num_microbatches);
         budgeted.device_bytes = static_cast<std::int64_t>(measured.request.device_bytes);
         budgeted.plans.resize(split.modules().size());
         if (measured.request.kinds.empty()) return;  // a stage without units
-        const ActivationPlanChoice choice = choose_activation_plans(measured.request);
-        std::size_t kind = 0;
-        for (std::size_t i = 0; i < budgeted.plans.size(); ++i) {
-          budgeted.plans[i] = plans_of_stage(*split.modules()[i], measured.units[i],
-                                             measured.request.kinds.data() + kind, choice.num_units.data() + kind);
-          kind += measured.units[i].size();
-        }
+        std::optional<ActivationPlanChoice> tried;
+        if (is_whole) tried = choose_by_trial(job, split, running, pass, measured);
+        const ActivationPlanChoice choice = tried ? *tried : choose_activation_plans(measured.request);
+        budgeted.plans = plans_of_stages(split, measured, choice);
         lines = lines_of(measured, choice, placement.stages_of(rank));
       });
     });

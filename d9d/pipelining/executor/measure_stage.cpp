@@ -188,6 +188,16 @@ PassCosts measure_pass(PipelineStage& stage, const StageSample& sample, const Pa
   return most;
 }
 
+double peak_of_pass(PipelineStage& stage, const StageSample& sample, const PassKind& kind) {
+  const at::AutoGradMode with_gradients(true);
+  Passes passes({stage, sample});
+  AllocatedBytes allocated(sample.device);
+  allocated.reset_peak();
+  const std::int64_t before = allocated.now();
+  passes.run(kind.is_split, kind.backward_follows, [](Point) {});
+  return static_cast<double>(allocated.peak() - before);
+}
+
 double measure_composed(const SampledStage& forward, const SampledStage& backward, const ComputeStreams* streams) {
   const at::AutoGradMode with_gradients(true);
   const auto unnoted = [](Point) {};

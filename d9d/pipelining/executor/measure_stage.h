@@ -60,6 +60,10 @@ struct PassCosts {
 // the median, and bytes the most of these passes.
 [[nodiscard]] PassCosts measure_pass(PipelineStage& stage, const StageSample& sample, const PassKind& kind);
 
+// Collective if the stage's forward or backward is. Runs one pass and returns the most bytes at a time, without what
+// was there before: also the gradients that it makes, if the parameters had none.
+[[nodiscard]] double peak_of_pass(PipelineStage& stage, const StageSample& sample, const PassKind& kind);
+
 struct SampledStage {
   PipelineStage& stage;
   const StageSample& sample;

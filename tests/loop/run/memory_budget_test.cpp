@@ -1,6 +1,7 @@
 // trainer.memory_budget: a job chooses what its layers recompute, trains as without a budget bit for bit, and stays
 // within it.
 #include <mutex>
+#include <regex>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -162,6 +163,29 @@ TEST_F(MemoryBudget, Of_less_memory_recomputes_more) {
   EXPECT_EQ(counts.front(), 0);
   EXPECT_TRUE(std::ranges::is_sorted(peaks, std::greater())) << ::testing::PrintToString(peaks);
   EXPECT_GT(counts.back(), 5);
+}
+
+// What the costs of plans add up to counts what the last layer keeps for the loss more than once, and gradients that a
+// step of one microbatch makes only in backward. A pass with the plans does not.
+TEST_F(MemoryBudget, Says_what_a_step_takes) {
+  PipelineJob job = wide_job();
+  for (const std::size_t num_microbatches : {1, 4}) {
+    job.microbatches = [&](std::int64_t step) {
+      std::vector<TokenBatch> all = wide_microbatches(step);
+      all.resize(num_microbatches);
+      return all;
+    };
+    const double most = static_cast<double>(train(job).peak_bytes);
+    for (const double share : {0.6, 0.9}) {
+      PipelineJob with = job;
+      with.memory_budget = budget_of(share * most);
+      const Trained trained = train(with);
+      std::smatch said;
+      ASSERT_TRUE(std::regex_search(trained.log, said, std::regex("takes ([0-9.]+) MiB of"))) << trained.log;
+      const double peak = static_cast<double>(trained.peak_bytes) / (1 << 20);
+      EXPECT_NEAR(std::stod(said[1]), peak, 0.02 * peak) << trained.log;
+    }
+  }
 }
 
 // Each rank measures other times, since they share the processor.
