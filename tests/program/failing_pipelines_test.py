@@ -122,4 +122,4 @@ class FailingPipelines(ProgramTest):
 
 
 if __name__ == "__main__":
-    main(gpus=NUM_RANKS)
+    main(ranks=NUM_RANKS)

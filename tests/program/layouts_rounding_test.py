@@ -19,10 +19,10 @@ import unittest
 from pathlib import Path
 
 import program_job
-from program_job import DEVICE, LAUNCH, REPOSITORY, SECONDS, ProgramTest, main, num_gpus
+from program_job import DEVICE, LAUNCH, REPOSITORY, SECONDS, ProgramTest, main, most_ranks
 from safetensors.torch import load_file
 
-NUM_RANKS = 4 if DEVICE == "cpu" or num_gpus() > 3 else 2
+NUM_RANKS = 4 if DEVICE == "cpu" or most_ranks() > 3 else 2
 METHODS = ["communicator", "copy_engine"] if DEVICE == "cuda" else ["communicator"]  # of FSDP's exchange
 LAYOUTS = json.loads(Path(__file__).with_name("rounding_layouts.json").read_text())  # docs/parallelism/support.md names them too
 DENSE, EXPERTS, LONG = LAYOUTS["dense"], LAYOUTS["experts"], LAYOUTS["long"]
@@ -124,4 +124,4 @@ class Rounding(ProgramTest):
 
 
 if __name__ == "__main__":
-    main(gpus=2)
+    main(ranks=2)

@@ -14,11 +14,11 @@ import time
 import unittest
 from pathlib import Path
 
-from program_job import DEVICE, SECONDS, Job, ProgramTest, main, num_gpus
+from program_job import DEVICE, SECONDS, Job, ProgramTest, main, most_ranks
 from safetensors.torch import load_file
 
 # The number of ranks of the largest layout; even.
-NUM_RANKS = int(os.environ.get("D9D_TEST_RANKS", "4" if DEVICE == "cpu" or num_gpus() > 3 else "2"))
+NUM_RANKS = int(os.environ.get("D9D_TEST_RANKS", "4" if DEVICE == "cpu" or most_ranks() > 3 else "2"))
 # Standalone: uses a port of its own, because two runs of this test may run concurrently.
 TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--no-python", "--nproc-per-node", str(NUM_RANKS)]
 FLOAT32 = 1e-5  # of losses: sums of rounded gradients in another order
@@ -391,4 +391,4 @@ class Failures(ProgramTest):
 
 
 if __name__ == "__main__":
-    main(gpus=NUM_RANKS)
+    main(ranks=NUM_RANKS)

@@ -136,21 +136,26 @@ class ProgramTest(unittest.TestCase):
 
 @functools.cache
 def num_gpus():
-    """As many ranks as there are GPUs for: those that CUDA gives this process. CUDA_VISIBLE_DEVICES and a container leave out some that the machine has."""
+    """Those that CUDA gives this process. CUDA_VISIBLE_DEVICES and a container leave out some that the machine has."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return 0
     number = ctypes.c_int()
     is_counted = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(number)) == 0
-    return number.value * RANKS_PER_GPU if is_counted else 0
+    return number.value if is_counted else 0
 
 
-def main(gpus=1):
-    """gpus: number that the tests need if D9D_TEST_DEVICE is cuda."""
+def most_ranks():
+    """Of a job with LAUNCH on GPUs, of which each has D9D_TEST_RANKS_PER_GPU ranks."""
+    return num_gpus() * RANKS_PER_GPU
+
+
+def main(gpus=1, ranks=1):
+    """gpus, ranks: numbers that the tests need if D9D_TEST_DEVICE is cuda. ranks: of jobs with LAUNCH."""
     global PROGRAMS
     PROGRAMS = Path(sys.argv.pop(1)).resolve()
-    if DEVICE == "cuda" and num_gpus() < gpus:
-        print(f"expected {gpus} GPUs, got {num_gpus()}")
+    if DEVICE == "cuda" and (num_gpus() < gpus or most_ranks() < ranks):
+        print(f"expected {gpus} GPUs for {ranks} ranks, got {num_gpus()} for {most_ranks()}")
         sys.exit(TOO_FEW_GPUS)
     unittest.main()

@@ -11,10 +11,10 @@ import subprocess
 import time
 from pathlib import Path
 
-from program_job import DEVICE, MEASURED, SECONDS, ProgramTest, main, num_gpus
+from program_job import DEVICE, MEASURED, SECONDS, ProgramTest, main, most_ranks
 
 KILLS = int(os.environ.get("D9D_KILLS", "5"))
-NUM_RANKS = 4 if DEVICE == "cpu" or num_gpus() > 3 else 2
+NUM_RANKS = 4 if DEVICE == "cpu" or most_ranks() > 3 else 2
 
 
 class Resume(ProgramTest):
@@ -297,4 +297,4 @@ class Resume(ProgramTest):
 
 
 if __name__ == "__main__":
-    main(gpus=2)
+    main(ranks=2)

@@ -96,11 +96,13 @@ class Waits(ProgramTest):
         self.assert_no_waits(waits.steps_of(outside), own_copies=OWN_COPIES + 1)
 
     def test_gpus_that_the_environment_hides_are_not_counted(self):
-        for visible, number in (("", 0), ("0", 1)):
-            result = subprocess.run([sys.executable, "-c", "import program_job; print(program_job.num_gpus())"], text=True,
-                                    cwd=Path(__file__).parent, env={**os.environ, "CUDA_VISIBLE_DEVICES": visible},
+        """Nor are ranks that share one."""
+        count = "import program_job; print(program_job.num_gpus(), program_job.most_ranks())"
+        for visible, numbers in (("", "0 0"), ("0", "1 4")):
+            result = subprocess.run([sys.executable, "-c", count], text=True, cwd=Path(__file__).parent,
+                                    env={**os.environ, "CUDA_VISIBLE_DEVICES": visible, "D9D_TEST_RANKS_PER_GPU": "4"},
                                     capture_output=True, timeout=SECONDS)
-            self.assertEqual(result.stdout.strip(), str(number), result.stderr)
+            self.assertEqual(result.stdout.strip(), numbers, result.stderr)
 
 
 if __name__ == "__main__":
