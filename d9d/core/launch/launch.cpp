@@ -42,11 +42,11 @@ bool chooses_cuda(DeviceChoice choice) {
 c10::Device device_of(const LaunchConfig& config, std::int64_t local_rank) {
   if (!chooses_cuda(config.device)) return c10::kCPU;
   const std::int64_t gpu = local_rank / config.ranks_per_gpu;
-  D9D_CHECK(gpu < num_cuda_devices(), ConfigError, "[core::launch] expected a GPU for each rank of this machine, got ",
+  D9D_CHECK(gpu < num_cuda_devices(), ConfigError, "[core::launch] expected a GPU for each ",
+            config.ranks_per_gpu == 1 ? "rank" : cat(config.ranks_per_gpu, " ranks"), " of this machine, got ",
             num_cuda_devices(), " for rank ", local_rank,
-            " of it. Start fewer ranks here, use launch.device=cpu, or, to see whether a layout works, let ranks share "
-            "GPUs with launch.ranks_per_gpu.");
-  if (config.ranks_per_gpu > 1) let_ranks_share_gpus(local_rank);
+            " of it. Start fewer ranks here, use launch.device=cpu, or, to see whether a layout works, let more ranks "
+            "share a GPU with launch.ranks_per_gpu.");
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(gpu)};
 }
 
@@ -146,6 +146,7 @@ int run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const D
                 const Program& program, std::chrono::seconds init_timeout) {
   set_threads(config, here.local_world_size);
   const c10::Device device = device_of(config, here.local_rank);
+  if (device.is_cuda() && config.ranks_per_gpu > 1) let_ranks_share_gpus(here.rank);
   const auto waiting =
       device.is_cpu() ? watch_waiting_threads(config, here.local_rank, at::get_num_threads()) : nullptr;
   // Not started if deterministic, because cuDNN's sums vary.

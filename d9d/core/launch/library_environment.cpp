@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <array>
-#include <climits>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -67,11 +65,7 @@ void set_library_environment(bool is_deterministic) {
   if (is_deterministic) set_unless_set("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
 }
 
-void let_ranks_share_gpus(std::int64_t local_rank) {
-  std::array<char, HOST_NAME_MAX + 1> host{};
-  (void)::gethostname(host.data(), HOST_NAME_MAX);
-  set_unless_set("NCCL_HOSTID", cat(host.data(), "/", local_rank).c_str());
-}
+void let_ranks_share_gpus(std::int64_t rank) { set_unless_set("NCCL_HOSTID", cat("rank ", rank).c_str()); }
 
 bool has_chosen_spins() { return environment_variable(kIsOurs).has_value(); }
 

@@ -12,8 +12,9 @@ namespace d9d {
 void set_library_environment(bool is_deterministic);
 
 // Makes NCCL accept several ranks on one GPU, which it refuses within a machine: each rank names a machine of its own
-// (NCCL_HOSTID), and messages go through sockets. Call it before the first group, as set_library_environment().
-void let_ranks_share_gpus(std::int64_t local_rank);
+// (NCCL_HOSTID), and messages go as between machines. rank: among all of the job, since machines may have equal names.
+// Call it before the first group, as set_library_environment().
+void let_ranks_share_gpus(std::int64_t rank);
 
 // Restarts this program, in the same process and with the same arguments, with a GOMP_SPINCOUNT after which waiting
 // OpenMP threads sleep; libgomp reads it before main begins (docs/decisions/0018-threads-that-wait.md). Returns without
