@@ -52,7 +52,8 @@ void set_plans(const std::vector<Module*>& units, const ActivationPlan& plan) {
 }
 
 // Calls `with` for each parameter whose gradient is one of autograd, in a job on one rank: it has the parameter's own
-// dtype. One in another dtype is in memory that exists from the beginning of the step.
+// dtype. One in another dtype is in a bucket, whose memory is there when the first of its gradients comes, and with
+// trainer.cuda_graph all are, in memory that stays.
 void for_each_late(Module& module, const TrainerConfig& config, const std::function<void(Parameter&)>& with) {
   for (const auto& [name, parameter] : module.named_parameters()) {
     const at::ScalarType dtype = parameter->local().scalar_type();
@@ -205,8 +206,8 @@ MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split, const M
   const double room = -largest({split.held_bytes() - usable}, ranks).front();
   resident = largest(resident, ranks);
   measured.room_bytes = room;
-  measured.makes_gradients =
-      num_microbatches == 1 && moments.size() == 1 && job.context.mesh_parameters().world_size() == 1;
+  measured.makes_gradients = num_microbatches == 1 && moments.size() == 1 && !job.config.cuda_graph &&
+                             job.context.mesh_parameters().world_size() == 1;
   measured.request.moment_bytes.assign(moments.size(), 0);
   for (std::size_t i = 0; i < running.stages.size(); ++i) {
     measured.request.resident_bytes += resident[i];

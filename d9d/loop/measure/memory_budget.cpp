@@ -94,7 +94,7 @@ std::vector<std::vector<ActivationPlan>> plans_of_stages(const MeasuredSplit& sp
 
 // Collective over the ranks with the same stages, of a job with one stage, whose pass is a step. Runs a pass with what
 // is chosen, and chooses again with the difference from what was expected of it. Returns the fastest choice that was
-// seen to fit, with the bytes that it took; none if none was.
+// seen to fit, with the bytes that it took; none if none was. Throws ConfigError if by the difference none can fit.
 std::optional<ActivationPlanChoice> choose_by_trial(const UnbuiltJob& job, MeasuredSplit& split,
                                                     const MeasuredSplit::Running& running, const PassKind& pass,
                                                     const MeasuredPlans& measured) {
@@ -108,7 +108,7 @@ std::optional<ActivationPlanChoice> choose_by_trial(const UnbuiltJob& job, Measu
     try {
       choice = choose_activation_plans(request);
     } catch (const ConfigError&) {
-      if (i == 0) throw;
+      if (!best) throw;
       break;  // by the correction nothing fits
     }
     const double expected = choice.device_bytes + unused;

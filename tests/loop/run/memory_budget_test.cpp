@@ -218,6 +218,17 @@ TEST_F(MemoryBudget, That_is_too_little_is_refused_on_all_ranks_before_the_first
   }
 }
 
+// What costs add up to fits, by a few KiB less than a pass with these plans takes.
+TEST_F(MemoryBudget, That_the_least_of_a_step_exceeds_is_refused) {
+  PipelineJob job = wide_job();
+  job.has_experts = true;
+  job.checkpoints = true;
+  const double least = static_cast<double>(train(job).peak_bytes);
+  job.checkpoints = false;
+  job.memory_budget = budget_of(least - 500);
+  EXPECT_THAT(pipeline::error_of(job), HasSubstr("expected trainer.memory_budget.device of at least "));
+}
+
 TEST_F(MemoryBudget, Is_refused_where_it_cannot_be_followed) {
   PipelineJob job = wide_job();
   job.memory_budget = budget_of(1e9);
