@@ -32,9 +32,8 @@ using KeptMoments = std::vector<std::vector<WaitingMicrobatches>>;
 struct MeasuredPlans {
   ActivationPlanRequest request = {};  // kinds are those of all stages of the rank, one stage after the other
   std::vector<std::vector<AlikeUnits>> units = {};  // by stage; with the kinds of `request` in their order
-  double room_bytes = 0;  // that a pass may take beside parameters and gradients, on the rank with the least
-  bool makes_gradients =
-      false;  // a step's backward makes the gradients of autograd, which its forward has not beside it
+  double room_bytes = 0;         // that a pass may take beside parameters and gradients, on the rank with the least
+  bool makes_gradients = false;  // backward makes the gradients of autograd: none are beside a step's forward
 };
 
 // Collective over the ranks that have the same stages as this one; called by the work of
