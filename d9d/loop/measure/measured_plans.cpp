@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -12,6 +13,11 @@
 
 namespace d9d {
 namespace {
+
+// The ranks that have the same stages as this one.
+DeviceMesh ranks_of_stages(const UnbuiltJob& job) {
+  return job.context.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"});
+}
 
 // Returns the largest of each number over the ranks.
 std::vector<double> largest(const std::vector<double>& own, const DeviceMesh& ranks) {
@@ -176,7 +182,7 @@ KeptMoments greatest_moments(const PipelineProgram& program, std::int64_t rank) 
 
 MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split, const MeasuredSplit::Running& running,
                             const KeptMoments& moments, const PassKind& pass, std::int64_t num_microbatches) {
-  const DeviceMesh ranks = job.context.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"});
+  const DeviceMesh ranks = ranks_of_stages(job);
   const bool may_offload = job.config.memory_budget.value().host.bytes > 0;
   MeasuredPlans measured;
   std::vector<std::vector<ActivationPlan>> frugal(running.stages.size());  // by stage and kind
@@ -203,9 +209,8 @@ MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split, const M
   measured.request.host_bytes = static_cast<double>(job.config.memory_budget->host.bytes);
   // On a GPU what is free, which the optimiser's state does not take yet, whatever the budget is.
   const double usable = split.usable_bytes().value_or(measured.request.device_bytes);
-  const double room = -largest({split.held_bytes() - usable}, ranks).front();
+  measured.room_bytes = -largest({split.held_bytes() - usable}, ranks).front();
   resident = largest(resident, ranks);
-  measured.room_bytes = room;
   measured.makes_gradients = num_microbatches == 1 && moments.size() == 1 && !job.config.cuda_graph &&
                              job.context.mesh_parameters().world_size() == 1;
   measured.request.moment_bytes.assign(moments.size(), 0);
@@ -222,7 +227,7 @@ MeasuredPlans measure_plans(const UnbuiltJob& job, MeasuredSplit& split, const M
     if (measured.makes_gradients) {
       measured.request.late_bytes += late_gradient_bytes(measured.units[i], job.config);
     }
-    const StagePlans plans(ranks, running.stages[i], samples[i], pass, bases[i], room);
+    const StagePlans plans(ranks, running.stages[i], samples[i], pass, bases[i], measured.room_bytes);
     for (std::size_t j = 0; j < measured.units[i].size(); ++j) {
       const AlikeUnits& kind = measured.units[i][j];
       measured.request.kinds.push_back(
@@ -246,7 +251,7 @@ double bytes_of_step(const UnbuiltJob& job, MeasuredSplit& split, const Measured
     });
   }
   const double peak = peak_of_pass(running.stages.front(), running.samples.front(), pass);
-  const DeviceMesh ranks = job.context.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"});
+  const DeviceMesh ranks = ranks_of_stages(job);
   const double beside = largest({peak - static_cast<double>(dropped)}, ranks).front();
   return measured.request.resident_bytes + std::max(0.0, beside);
 }

@@ -94,10 +94,10 @@ std::vector<std::vector<ActivationPlan>> plans_of_stages(const MeasuredSplit& sp
 
 // Collective over the ranks with the same stages, of a job with one stage, whose pass is a step. Runs a pass with what
 // is chosen, and chooses again with the difference from what was expected of it. Returns the fastest choice that was
-// seen to fit, with the bytes that it took; none if none was. Throws ConfigError if by the difference none can fit.
-std::optional<ActivationPlanChoice> choose_by_trial(const UnbuiltJob& job, MeasuredSplit& split,
-                                                    const MeasuredSplit::Running& running, const PassKind& pass,
-                                                    const MeasuredPlans& measured) {
+// seen to fit, with the bytes that it took; the first one if none was. Throws ConfigError if by the difference none can
+// fit.
+ActivationPlanChoice choose_by_trial(const UnbuiltJob& job, MeasuredSplit& split, const MeasuredSplit::Running& running,
+                                     const PassKind& pass, const MeasuredPlans& measured) {
   constexpr int kMostTrials = 4;
   ActivationPlanRequest request = measured.request;
   double unused = 0;  // less was taken than expected, by so much
@@ -122,7 +122,7 @@ std::optional<ActivationPlanChoice> choose_by_trial(const UnbuiltJob& job, Measu
     if (choice.device_bytes > request.device_bytes) continue;
     if (!best || choice.seconds < best->seconds) best = std::move(choice);
   }
-  return best;
+  return best ? *best : choose_activation_plans(measured.request);
 }
 
 std::string name_of(const ActivationPlan& plan) {
@@ -230,9 +230,8 @@ std::optional<BudgetedPlans> plans_within_budget(const UnbuiltJob& job, const Pi
         budgeted.device_bytes = static_cast<std::int64_t>(measured.request.device_bytes);
         budgeted.plans.resize(split.modules().size());
         if (measured.request.kinds.empty()) return;  // a stage without units
-        std::optional<ActivationPlanChoice> tried;
-        if (is_whole) tried = choose_by_trial(job, split, running, pass, measured);
-        const ActivationPlanChoice choice = tried ? *tried : choose_activation_plans(measured.request);
+        const ActivationPlanChoice choice =
+            is_whole ? choose_by_trial(job, split, running, pass, measured) : choose_activation_plans(measured.request);
         budgeted.plans = plans_of_stages(split, measured, choice);
         lines = lines_of(measured, choice, placement.stages_of(rank));
       });
